@@ -1,0 +1,193 @@
+#include "wire/messages.h"
+
+#include <type_traits>
+
+namespace weft::core {
+namespace {
+
+// Each message lists its fields once, for both directions.
+template <class V>
+void Fields(V& v, OpenSession& m) {
+  v(m.protocol, m.pid, m.resources, m.object_store_bytes, m.python_workers, m.worker_command, m.environment,
+    m.working_directory, m.forward_output);
+}
+template <class V>
+void Fields(V& v, WorkerReady& m) {
+  v(m.protocol, m.pid);
+}
+template <class V>
+void Fields(V& v, RequestLeases& m) {
+  v(m.shape, m.count, m.depth);
+}
+template <class V>
+void Fields(V& v, ReturnLease& m) {
+  v(m.lease);
+}
+template <class V>
+void Fields(V&, Blocked&) {}
+template <class V>
+void Fields(V& v, SegmentCreated& m) {
+  v(m.size);
+}
+template <class V>
+void Fields(V& v, OpenSegment& m) {
+  v(m.segment);
+}
+template <class V>
+void Fields(V& v, ReserveMemory& m) {
+  v(m.bytes, m.request);
+}
+template <class V>
+void Fields(V& v, ReleaseMemory& m) {
+  v(m.bytes);
+}
+template <class V>
+void Fields(V& v, RouteTo& m) {
+  v(m.to, m.payload);
+}
+template <class V>
+void Fields(V& v, FreeObjects& m) {
+  v(m.locations);
+}
+template <class V>
+void Fields(V&, Farewell&) {}
+template <class V>
+void Fields(V& v, Welcome& m) {
+  v(m.process, m.driver, m.object_store_bytes, m.reserved_bytes, m.cpus);
+}
+template <class V>
+void Fields(V& v, ChannelOpened& m) {
+  v(m.peer, m.own_slot, m.peer_slot, m.first_side);
+}
+template <class V>
+void Fields(V& v, LeaseGranted& m) {
+  v(m.shape, m.lease, m.worker);
+}
+template <class V>
+void Fields(V& v, LeaseRecalled& m) {
+  v(m.lease);
+}
+template <class V>
+void Fields(V& v, ProcessDied& m) {
+  v(m.process, m.how);
+}
+template <class V>
+void Fields(V& v, SegmentOpened& m) {
+  v(m.segment, m.size);
+}
+template <class V>
+void Fields(V& v, MemoryReserved& m) {
+  v(m.request, m.granted, m.why_not);
+}
+template <class V>
+void Fields(V& v, TrimMemory& m) {
+  v(m.bytes);
+}
+template <class V>
+void Fields(V& v, Routed& m) {
+  v(m.from, m.payload);
+}
+template <class V>
+void Fields(V& v, ObjectsFreed& m) {
+  v(m.locations);
+}
+template <class V>
+void Fields(V& v, WorkerOutput& m) {
+  v(m.worker, m.pid, m.is_stderr, m.text);
+}
+template <class V>
+void Fields(V& v, LeaseRefused& m) {
+  v(m.shape, m.why);
+}
+template <class V>
+void Fields(V&, Exit&) {}
+
+struct Writing {
+  ByteWriter& out;
+  template <class... T>
+  void operator()(T&... fields) {
+    (One(fields), ...);
+  }
+  void One(const std::string& s) { out.Bytes(s); }
+  template <class A, class B>
+  void One(const std::pair<A, B>& p) {
+    One(p.first);
+    One(p.second);
+  }
+  template <class T>
+  void One(const std::vector<T>& list) {
+    out.Fixed(static_cast<uint32_t>(list.size()));
+    for (const auto& item : list) One(item);
+  }
+  template <class T>
+    requires std::is_trivially_copyable_v<T>
+  void One(const T& value) {
+    out.Fixed(value);
+  }
+};
+
+struct Reading {
+  ByteReader& in;
+  template <class... T>
+  void operator()(T&... fields) {
+    (One(fields), ...);
+  }
+  void One(std::string& s) { s = in.Bytes(); }
+  template <class A, class B>
+  void One(std::pair<A, B>& p) {
+    One(p.first);
+    One(p.second);
+  }
+  template <class T>
+  void One(std::vector<T>& list) {
+    auto count = in.Fixed<uint32_t>();
+    // Every item takes at least four bytes on the wire, so a count beyond that is a lie: refused before allocating.
+    if (count > in.remaining() / 4) return in.Fail();
+    list.reserve(count);
+    for (uint32_t i = 0; i < count && in.ok(); ++i) One(list.emplace_back());
+  }
+  template <class T>
+    requires std::is_trivially_copyable_v<T>
+  void One(T& value) {
+    value = in.Fixed<T>();
+  }
+};
+
+template <size_t I = 1>
+Message DecodeAs(size_t type, ByteReader& in) {
+  if constexpr (I >= std::variant_size_v<Message>) {
+    return {};
+  } else {
+    if (type != I) return DecodeAs<I + 1>(type, in);
+    std::variant_alternative_t<I, Message> message;
+    Reading reading{in};
+    Fields(reading, message);
+    if (!in.ok() || !in.AtEnd()) return {};
+    return message;
+  }
+}
+
+}  // namespace
+
+std::string Encode(const Message& message) {
+  ByteWriter out;
+  out.Fixed(static_cast<uint8_t>(message.index()));
+  std::visit(
+      [&](auto& m) {
+        using M = std::decay_t<decltype(m)>;
+        if constexpr (!std::is_same_v<M, std::monostate>) {
+          Writing writing{out};
+          Fields(writing, const_cast<M&>(m));  // Fields names the fields for both directions; writing leaves them alone
+        }
+      },
+      message);
+  return out.Take();
+}
+
+Message Decode(std::string_view bytes) {
+  ByteReader in(bytes);
+  auto type = in.Fixed<uint8_t>();
+  return DecodeAs(type, in);
+}
+
+}  // namespace weft::core

@@ -1,0 +1,147 @@
+// The messages between a process (driver or worker) and its node daemon: exact bytes, in both directions.
+//
+// They travel over the stream socket that a process is born with, are rare (never one per task), and are
+// length-prefixed: uint32 size, uint8 type, uint8 count of descriptors that come along, then the fields in order,
+// little-endian, strings and lists with a uint32 count before them. docs/formats.md has the table.
+// Decode checks every length before anything is allocated; a message that does not decode exactly is refused.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "base/bytes.h"
+#include "wire/ids.h"
+
+namespace weft::core {
+
+inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kMaxMessageBytes = 4u << 20;  // bounds what one peer can make the daemon buffer
+
+// An amount of one resource in 1/10,000. "CPU" is a resource like any other.
+inline constexpr int64_t kResourceUnit = 10'000;
+using ResourceAmounts = std::vector<std::pair<std::string, int64_t>>;  // sorted by name, no zeros
+
+enum class Role : uint8_t { kDriver = 1, kWorker = 2 };
+
+// ---- from a process to its daemon -------------------------------------------------------------------------------
+
+// The driver's first message: what kind of session it wants.
+struct OpenSession {
+  uint32_t protocol = kProtocolVersion;
+  int32_t pid = 0;
+  ResourceAmounts resources;            // "CPU" included
+  uint64_t object_store_bytes = 0;      // 0: the daemon decides (30 % of what the machine or cgroup allows)
+  uint8_t python_workers = 0;           // 1: worker_command starts a zygote; 0: it starts a worker itself
+  std::vector<std::string> worker_command;
+  std::vector<std::string> environment;  // NAME=VALUE, complete
+  std::string working_directory;
+  uint8_t forward_output = 1;           // send the workers' output to the driver
+};
+struct WorkerReady {  // a worker's first message
+  uint32_t protocol = kProtocolVersion;
+  int32_t pid = 0;
+};
+struct RequestLeases {  // the whole present wish for this shape; a later message replaces it; count 0 withdraws it
+  ResourceAmounts shape;
+  uint32_t count = 0;
+  uint32_t depth = 0;  // how deeply nested the asking task is: deeper goes first, so that parents can end
+};
+struct ReturnLease {
+  LeaseId lease;
+};
+struct Blocked {};  // sent only if the page's demand flag is set: this worker's task waits and lends its CPU
+struct SegmentCreated {  // with one descriptor, read-write; the segment has the sender's number
+  uint64_t size = 0;
+};
+struct OpenSegment {
+  SegmentId segment;
+};
+struct ReserveMemory {  // answered by MemoryReserved, perhaps after waiting for room
+  uint64_t bytes = 0;
+  uint64_t request = 0;
+};
+struct ReleaseMemory {
+  uint64_t bytes = 0;
+};
+struct RouteTo {  // to a process that we share no channel with, or for what no channel carries
+  ProcessId to;
+  std::string payload;
+};
+struct FreeObjects {  // the owner no longer needs these; the daemon tells the writer, or acts for a dead one
+  std::vector<Location> locations;
+};
+struct Farewell {};  // the driver ends the session in order
+
+// ---- from the daemon to a process -------------------------------------------------------------------------------
+
+struct Welcome {  // with one descriptor: the process's own doorbell page
+  ProcessId process;
+  ProcessId driver;
+  uint64_t object_store_bytes = 0;
+  uint64_t reserved_bytes = 0;  // of the store, granted without asking
+  uint32_t cpus = 0;            // whole CPUs of the node
+};
+struct ChannelOpened {  // with two descriptors: the channel's memory and the peer's doorbell page
+  ProcessId peer;
+  uint32_t own_slot = 0;   // bit in this process's doorbell bitmap
+  uint32_t peer_slot = 0;  // bit in the peer's
+  uint8_t first_side = 0;  // 1 for the submitter, which uses the first ring to send
+};
+struct LeaseGranted {
+  ResourceAmounts shape;
+  LeaseId lease;
+  ProcessId worker;
+};
+struct LeaseRecalled {  // wanted elsewhere: give it back after the running task
+  LeaseId lease;
+};
+struct ProcessDied {
+  ProcessId process;
+  std::string how;  // "killed by signal 9 (SIGKILL)", "exited with code 3"
+};
+struct SegmentOpened {  // with one descriptor, read-only; size 0 and no descriptor if there is no such segment
+  SegmentId segment;
+  uint64_t size = 0;
+};
+struct MemoryReserved {
+  uint64_t request = 0;
+  uint8_t granted = 0;
+  std::string why_not;
+};
+struct TrimMemory {  // somebody needs room: give free warm pages back (ReleaseMemory)
+  uint64_t bytes = 0;
+};
+struct Routed {
+  ProcessId from;
+  std::string payload;
+};
+struct ObjectsFreed {  // to the writer: these ranges may be recycled
+  std::vector<Location> locations;
+};
+struct WorkerOutput {
+  ProcessId worker;
+  int32_t pid = 0;
+  uint8_t is_stderr = 0;
+  std::string text;  // whole lines unless a line is longer than 64 kB
+};
+struct LeaseRefused {  // no worker can be had for this shape, ever
+  ResourceAmounts shape;
+  std::string why;
+};
+struct Exit {};  // leave now, in order
+
+using Message = std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
+                             OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome,
+                             ChannelOpened, LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved,
+                             TrimMemory, Routed, ObjectsFreed, WorkerOutput, LeaseRefused, Exit>;
+
+// The type byte and the fields (no length prefix).
+std::string Encode(const Message& message);
+// monostate if the bytes are not exactly one message.
+Message Decode(std::string_view bytes);
+
+}  // namespace weft::core
