@@ -9,26 +9,26 @@ namespace weft::core {
 
 void Value::SetBytes(ValueKind kind, std::string_view bytes) {
   Clear();
-  kind_ = kind;
   size_ = static_cast<uint32_t>(bytes.size());
   char* to = small_;
   if (bytes.size() > sizeof small_) to = large_ = static_cast<char*>(::operator new(bytes.size()));
   if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+  kind_.store(kind, std::memory_order_release);  // pairs with kind()
 }
 
 void Value::SetStored(const Location& location) {
   Clear();
-  kind_ = ValueKind::kStored;
   location_ = new Location(location);
+  kind_.store(ValueKind::kStored, std::memory_order_release);  // pairs with kind()
 }
 
 void Value::Clear() {
-  if (kind_ == ValueKind::kStored) {
+  if (kind() == ValueKind::kStored) {
     delete location_;
   } else if (size_ > sizeof small_) {
     ::operator delete(large_);
   }
-  kind_ = ValueKind::kPending;
+  kind_.store(ValueKind::kPending, std::memory_order_relaxed);
   size_ = 0;
 }
 
@@ -842,6 +842,12 @@ size_t Owner::ready_tasks() const {
   size_t sum = 0;
   for (const Shape& shape : shapes_) sum += shape.ready.size;
   return sum;
+}
+
+bool Owner::AnyBorrowed() {
+  bool any = false;
+  objects_.ForEach([&](Object* object) { any = any || (object->borrowers && !object->borrowers->empty()); });
+  return any;
 }
 
 size_t Owner::RepliesUntilWanted(const LeasedWorker& worker) const {

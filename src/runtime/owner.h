@@ -57,7 +57,8 @@ class Value {
   Value& operator=(const Value&) = delete;
   ~Value() { Clear(); }
 
-  ValueKind kind() const { return kind_; }
+  // May be asked without the lock: what it announces does not change any more.
+  ValueKind kind() const { return kind_.load(std::memory_order_acquire); }
   void SetBytes(ValueKind kind, std::string_view bytes);
   void SetStored(const Location& location);
   void Clear();
@@ -73,7 +74,7 @@ class Value {
     Location* location_;
   };
   uint32_t size_ = 0;
-  ValueKind kind_ = ValueKind::kPending;
+  std::atomic<ValueKind> kind_{ValueKind::kPending};
 };
 
 struct Object {
@@ -278,6 +279,7 @@ class Owner {
   const std::vector<LeasedWorker>& workers() const { return workers_; }
   LeasedWorker* FindWorker(ProcessId process);
   Task* FindTask(uint64_t handle) { return tasks_.Find(handle); }
+  bool AnyBorrowed();  // does anybody borrow an object of ours?
   bool AnyLeased() const { return !lease_workers_.empty(); }
   size_t ready_tasks() const;
   size_t live_tasks() const { return tasks_.alive(); }

@@ -1,7 +1,9 @@
 #include "runtime/runtime.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -10,11 +12,10 @@
 
 #include "base/clock.h"
 #include "object_store/copy.h"
-#include "os/child_process.h"
 #include "os/futex.h"
 #include "os/socket.h"
+#include "os/spawn.h"
 #include "runtime/executor.h"
-#include "runtime/message_stream.h"
 
 namespace weft::core {
 namespace {
@@ -80,20 +81,43 @@ Result<std::unique_ptr<Runtime>> Runtime::JoinAsWorker(UniqueFd socket) {
 }
 
 Status Runtime::Handshake(const Message& hello) {
-  if (auto sent = SendMessage(socket_.get(), hello, {}); !sent.ok()) return sent;
-  MessageReader reader(socket_.get());
-  std::vector<UniqueFd> fds;
-  auto message = reader.Next(&fds);
-  if (!message) return Error{ErrorKind::kGone, "the node daemon ended before it was ready: " + message.error().message};
-  auto* welcome = std::get_if<Welcome>(&*message);
-  if (!welcome || fds.size() != 1) return Error{ErrorKind::kGone, "the node daemon answered with something else"};
+  incoming_ = std::make_unique<MessageStream>(UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0)));
+  outgoing_ = std::make_unique<MessageStream>(UniqueFd(::fcntl(socket_.get(), F_DUPFD_CLOEXEC, 0)));
+  if (incoming_->fd() < 0 || outgoing_->fd() < 0) return Error{ErrorKind::kUnavailable, "no descriptors left"};
+  outgoing_->Queue(hello);
+  SendQueued();
+  auto received = NextMessage();
+  if (!received) return Error{ErrorKind::kGone, "the node daemon ended before it was ready"};
+  auto* welcome = std::get_if<Welcome>(&received->message);
+  if (!welcome || received->fds.size() != 1) {
+    return Error{ErrorKind::kGone, "the node daemon answered with something else"};
+  }
   welcome_ = *welcome;
-  auto doorbell = Doorbell::Open(fds[0].get());
+  auto doorbell = Doorbell::Open(received->fds[0].get());
   if (!doorbell) return doorbell.error();
   doorbell_ = std::move(*doorbell);
   owner_ = std::make_unique<Owner>(welcome_.process);
   writer_.AddBudget(welcome_.reserved_bytes);
   return {};
+}
+
+// Blocks until a whole message is there; nothing if the daemon is gone. Link thread (and handshake).
+std::optional<ReceivedMessage> Runtime::NextMessage() {
+  for (;;) {
+    if (auto received = incoming_->Next()) return received;
+    if (incoming_->state() != MessageStream::State::kOpen) return std::nullopt;
+    if (incoming_->Receive()) continue;
+    pollfd readable{incoming_->fd(), POLLIN, 0};
+    ::poll(&readable, 1, -1);
+  }
+}
+
+// Sends all that is queued, waiting for the daemon to take it. send_mutex_ held (or handshake).
+void Runtime::SendQueued() {
+  while (outgoing_->queued_bytes() > 0 && outgoing_->Flush() && outgoing_->queued_bytes() > 0) {
+    pollfd writable{outgoing_->fd(), POLLOUT, 0};
+    ::poll(&writable, 1, -1);
+  }
 }
 
 void Runtime::StartThreads() {
@@ -254,9 +278,19 @@ Object* Runtime::PutStored(const StoreRoom& room, std::span<Object* const> conta
 }
 
 Object* Runtime::FindReference(ObjectId id) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   Object* object = owner_->Find(id);
-  if (object) AddReference(object);
+  if (object) {
+    AddReference(object);
+    return object;
+  }
+  if (id.owner == self() || !id) return nullptr;
+  // A reference captured by a function, which its definer holds for good: register with the owner ourselves.
+  object = owner_->Receive(id, 1);
+  if (!object->resolved()) {
+    Route(id.owner, {.kind = PeerMessageKind::kMention, .id = id, .process = self(), .count = 1});
+  }
+  NotifyPeers(lock);
   return object;
 }
 
@@ -288,11 +322,6 @@ void Runtime::DrainDrops() {
   }
 }
 
-bool Runtime::IsResolved(Object* object) {
-  std::lock_guard lock(mutex_);
-  return object->resolved();
-}
-
 Result<const uint8_t*> Runtime::MapStored(const Location& location) {
   if (writer_.created() && location.segment == writer_.segment()) {
     const uint8_t* data = writer_.ReadOnly(location);
@@ -320,16 +349,12 @@ Result<const uint8_t*> Runtime::MapStored(const Location& location) {
 
 Result<ValueView> Runtime::Read(Object* object) {
   ValueView view;
-  Location location;
-  {
-    std::lock_guard lock(mutex_);
-    view.kind = object->value.kind();
-    if (view.kind != ValueKind::kStored) {
-      view.bytes = object->value.bytes();  // does not change once resolved
-      return view;
-    }
-    location = object->value.location();
+  view.kind = object->value.kind();
+  if (view.kind != ValueKind::kStored) {
+    view.bytes = object->value.bytes();  // does not change once resolved
+    return view;
   }
+  const Location location = object->value.location();
   auto data = MapStored(location);
   if (!data) return data.error();
   view.stored = true;
@@ -449,16 +474,18 @@ WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, in
 
 void Runtime::SetWakeUps(bool any) {
   const auto& workers = owner_->workers();
+  due_list_.clear();
   for (size_t i = 0; i < peer_of_worker_.size(); ++i) {
-    if (!peer_of_worker_[i] || workers[i].pushed.size == 0) continue;
+    if (workers[i].pushed.size == 0) continue;
+    due_list_.push_back(peer_of_worker_[i]);
     size_t wanted = any ? 1 : owner_->RepliesUntilWanted(workers[i]);
     peer_of_worker_[i]->channel->AskWakeAfter(wanted);
   }
 }
 
 bool Runtime::AnyDue() {
-  // Called without the lock by the one poller; channels live as long as the runtime, and the list only grows under
-  // the lock that a new channel's announcer holds, after which it wakes the poller.
+  // Called without the lock by the one poller, which made the list (SetWakeUps) before it unlocked; nobody else makes
+  // one while somebody polls. Channels live as long as the runtime.
   for (Peer* peer : due_list_) {
     if (peer->channel->WakeIsDue()) return true;
   }
@@ -779,27 +806,28 @@ void Runtime::Flush() {
   }
   for (Peer* peer : peers) peer->channel->Notify(Audience::kExecutor);
   for (auto& [message, fds] : messages) {
-    // If the daemon is gone, the link thread learns it and ends the session.
-    if (!SendMessage(socket_.get(), message, fds).ok()) return;
+    std::vector<SharedFd> shared;
+    for (UniqueFd& fd : fds) shared.push_back(ShareFd(std::move(fd)));
+    outgoing_->Queue(message, std::move(shared));
   }
+  // If the daemon is gone, the link thread learns it and ends the session.
+  if (!messages.empty()) SendQueued();
 }
 
 // ---- the link thread ----------------------------------------------------------------------------------------------
 
 void Runtime::LinkLoop() {
-  MessageReader reader(socket_.get());
   for (;;) {
-    std::vector<UniqueFd> fds;
-    auto message = reader.Next(&fds);
+    auto received = NextMessage();
     std::unique_lock lock(mutex_);
-    if (!message) {
+    if (!received) {
       if (is_worker_ && !stopped()) ::_exit(0);  // the daemon is gone, and user code may hold the GIL for ever
-      if (!stopped()) Fail("the node daemon has ended: " + message.error().message);
+      if (!stopped()) Fail("the node daemon has ended unexpectedly");
     } else {
-      Handle(std::move(*message), std::move(fds));
+      Handle(std::move(received->message), std::move(received->fds));
       if (!actions_.empty()) Perform();
     }
-    bool end = !message || stopped();
+    bool end = !received || stopped();
     lock.unlock();
     Flush();
     doorbell_->WakeWaiter();
@@ -831,10 +859,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     if (it == workers_.end()) return Fail("the node daemon granted a lease without a channel");
     uint32_t shape = owner_->InternShape(m->shape);
     // The owner numbers workers in the order of their first lease.
-    if (!owner_->FindWorker(m->worker)) {
-      peer_of_worker_.push_back(it->second.get());
-      due_list_.push_back(it->second.get());
-    }
+    if (!owner_->FindWorker(m->worker)) peer_of_worker_.push_back(it->second.get());
     owner_->LeaseGranted(shape, m->lease, m->worker, CoarseNowNs(), actions_);
     if (background_idle_) doorbell_->WakeBackground();
   } else if (auto* m = std::get_if<LeaseRecalled>(&message)) {

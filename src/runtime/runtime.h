@@ -16,6 +16,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,6 +30,7 @@
 #include "os/fd.h"
 #include "runtime/owner.h"
 #include "transport/doorbell.h"
+#include "transport/message_stream.h"
 #include "transport/ring_channel.h"
 #include "wire/messages.h"
 #include "wire/peer_message.h"
@@ -106,7 +108,6 @@ class Runtime {
   static void AddReference(Object* object) { object->local_references.fetch_add(1, std::memory_order_relaxed); }
   void DropReference(Object* object);
 
-  bool IsResolved(Object* object);
   // Waits until at least `wanted` of the objects are resolved. deadline_ns 0: looks once; negative: no deadline.
   WaitOutcome WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns);
   WaitOutcome WaitForAll(std::span<Object* const> objects, int64_t deadline_ns);
@@ -139,6 +140,8 @@ class Runtime {
 
   Runtime();
   Status Handshake(const Message& hello);
+  std::optional<ReceivedMessage> NextMessage();
+  void SendQueued();
   void StartThreads();
   void LinkLoop();
   void BackgroundLoop();
@@ -170,6 +173,8 @@ class Runtime {
 
   // constant after the handshake
   UniqueFd socket_;
+  std::unique_ptr<MessageStream> incoming_;  // read by the link thread
+  std::unique_ptr<MessageStream> outgoing_;  // guarded by send_mutex_
   Welcome welcome_;
   int daemon_pid_ = -1;
   std::unique_ptr<Doorbell> doorbell_;
@@ -183,7 +188,7 @@ class Runtime {
   std::unordered_map<ProcessId, std::unique_ptr<Peer>> submitters_;  // submit to us
   std::vector<Peer*> peer_of_worker_;  // by the owner's worker number
   std::vector<Peer*> to_notify_;
-  std::vector<Peer*> due_list_;        // as peer_of_worker_, for the poller
+  std::vector<Peer*> due_list_;        // workers with tasks of ours; also read by the poller without the lock
   std::vector<std::pair<Message, std::vector<UniqueFd>>> outbox_;
   std::vector<std::pair<ProcessId, std::string>> peer_outbox_;
   std::vector<Location> free_outbox_;

@@ -57,6 +57,8 @@ struct RingControl {
   std::atomic<uint64_t> jumps[kJumps];      // by lap % kJumps: end offset << 32 | start offset of the next lap
   alignas(128) std::atomic<uint64_t> tail;  // and these two by the consumer
   std::atomic<uint64_t> popped;             // frames consumed so far = sequence of the frame at tail
+  std::atomic<uint64_t> wake_at;            // the consumer wants waking once so many frames were sent in all
+  alignas(128) std::atomic<uint64_t> sent;  // by the producer, frames sent in all; only where wake-ups are lazy
 };
 
 // How a frame starts. The words are accessed atomically: the consumer must not see them change between check and use.
@@ -136,6 +138,14 @@ class RingProducer {
                                  expected, FrameHeader::StateWord(ticket.sequence, FrameHeader::kRevoked));
     Steps::At(6);
     return revoked ? RevokeOutcome::kRevoked : RevokeOutcome::kClaimed;
+  }
+
+  // Lazy waking, as in virtio's event index. The producer publishes how much it has sent and then looks at which frame
+  // the consumer wants waking; the consumer says so, goes to sleep in its doorbell, and then looks at what was sent.
+  // All four are sequentially consistent, so at least one of the two sees the other, and no wanted wake-up is lost.
+  bool WakeIsAsked() {
+    control_->sent.store(next_sequence_);
+    return next_sequence_ >= control_->wake_at.load();
   }
 
   // If the consumer has read everything, goes back to the first page and gives the others to the system.
@@ -247,6 +257,19 @@ class RingConsumer {
   }
 
   // Any thread.
+  void AskWakeAfter(uint64_t frames) {
+    const uint64_t at = popped_ + frames;
+    if (at == asked_) return;
+    asked_ = at;
+    control_->wake_at.store(at);
+  }
+  // May be asked while another thread reads the ring.
+  bool WakeIsDue() const {
+    const uint64_t sent = control_->sent.load();
+    return sent >= control_->wake_at.load(std::memory_order_relaxed) &&
+           sent > control_->popped.load(std::memory_order_relaxed);
+  }
+
   bool broken() const { return broken_.load(std::memory_order_relaxed); }
 
  private:
@@ -266,6 +289,7 @@ class RingConsumer {
   uint32_t segment_end_ = 0;  // frames of this lap are known to go up to here
   uint64_t head_ = 0;         // as seen last
   uint64_t popped_ = 0;
+  uint64_t asked_ = 0;
   uint32_t current_bytes_ = 0;  // of the frame that Peek has shown, 0 if none
   uint64_t current_state_ = 0;
   std::atomic<bool> broken_ = false;  // written by our thread only

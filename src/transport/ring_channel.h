@@ -51,6 +51,11 @@ class RingChannel final : public Channel {
   }
   void Notify(Audience audience) override { peer_->Ring(peer_slot_, audience); }
 
+  // Lazy waking: after CommitSend, whether the receiver wants to be notified now; and the receiver's side of it.
+  bool WakeIsAsked() { return producer_.WakeIsAsked(); }
+  void AskWakeAfter(uint64_t frames) { consumer_.AskWakeAfter(frames); }
+  bool WakeIsDue() const { return consumer_.WakeIsDue(); }
+
   RevokeOutcome Revoke(Ticket ticket) override { return producer_.Revoke(ticket); }
   bool NextRevokeOutcome(Ticket*, RevokeOutcome*) override { return false; }
 
