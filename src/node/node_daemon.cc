@@ -16,7 +16,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "os/child_process.h"
-#include "os/memory_limit.h"
+#include "os/memory_limits.h"
 #include "os/socket.h"
 #include "transport/ring_channel.h"
 
@@ -28,8 +28,6 @@ constexpr int64_t kMs = 1'000'000;
 constexpr uint32_t kMaxPrestart = 16;
 // Store memory that a process has without asking: the first small objects cost no round trip.
 constexpr uint64_t kReservedBytes = 4 << 20;
-// Share of the machine's or cgroup's memory that the object store may take unless told otherwise.
-constexpr uint64_t kStorePercent = 30;
 // A process that does not read makes those who send to it wait at this many queued bytes, and go on at half of it.
 constexpr size_t kMaxQueuedBytes = 64 << 20;
 // Far beyond that, with everything that nobody can be made to wait for, it is given up.
@@ -227,7 +225,7 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   pool.keep = static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(cpus, 1), 4096));
   pool_ = std::make_unique<WorkerPool>(pool);
   uint64_t store_bytes = session_->object_store_bytes;
-  if (store_bytes == 0) store_bytes = UsableMemoryBytes() / 100 * kStorePercent;
+  if (store_bytes == 0) store_bytes = DefaultCapacity(ReadMemoryLimits());
   budget_ = std::make_unique<MemoryBudget>(MemoryBudget::Options{.capacity_bytes = store_bytes});
 
   if (!Welcomed(process)) return refuse("no descriptors are left for it");
@@ -302,14 +300,15 @@ void NodeDaemon::Handle(Process& process, Blocked&) {
 }
 
 void NodeDaemon::HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd) {
-  Status status = segments_.Add(process.id, std::move(fd), message.size);
+  Status status = segments_.Adopt(SegmentId{process.id.value}, OwnedFd(fd.Release()), message.size);
   if (!status.ok()) Refuse(process, "offered a segment that cannot be kept: " + status.error().message);
 }
 
 void NodeDaemon::Handle(Process& process, OpenSegment& message) {
-  auto opened = segments_.Open(message.segment);
+  auto opened = segments_.OpenReadOnly(message.segment);
   if (!opened.ok()) return Send(process, SegmentOpened{message.segment, 0});
-  Send(process, SegmentOpened{message.segment, opened->size}, {ShareFd(std::move(opened->fd))});
+  Send(process, SegmentOpened{message.segment, segments_.SizeOf(message.segment)},
+       {ShareFd(UniqueFd(opened->Release()))});
 }
 
 void NodeDaemon::Handle(Process& process, ReserveMemory& message) {
@@ -344,7 +343,8 @@ void NodeDaemon::Handle(Process& process, FreeObjects& message) {
       Forward(process, *target, ObjectsFreed{std::move(locations)});
       continue;
     }
-    uint64_t freed = segments_.FreeDead(segment, locations);
+    uint64_t freed = 0;
+    for (const auto& location : locations) freed += segments_.FreeDead(location);
     if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{writer, freed, NowNs()}, budget_actions_);
   }
 }
@@ -563,7 +563,7 @@ Status NodeDaemon::Launch(ProcessId worker) {
     if (Status status = EnsureZygote(); !status) return status;
     zygote_->RequestFork(worker, theirs, outputs[0], outputs[1]);
     bool full = zygote_->Flush();
-    loop_.Modify(zygote_watch_, EPOLLIN | (full ? EPOLLOUT : 0));
+    loop_.Modify(zygote_watch_, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
   } else {
     ChildProgram program;
     program.command = session_->worker_command;
@@ -649,7 +649,7 @@ void NodeDaemon::OnZygoteEvent() {
     ::kill(zygote_->pid(), SIGKILL);
     return;
   }
-  loop_.Modify(zygote_watch_, EPOLLIN | (full ? EPOLLOUT : 0));
+  loop_.Modify(zygote_watch_, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
 }
 
 void NodeDaemon::ZygoteEnded(int status) {
@@ -804,7 +804,7 @@ void NodeDaemon::Bury(ProcessId id) {
   deaths_[id] = std::move(how);
   if (deaths_.size() > kMaxRememberedDeaths) deaths_.erase(deaths_.begin());
 
-  uint64_t surviving = segments_.WriterDied(id);
+  uint64_t surviving = segments_.WriterDied(SegmentId{id.value}).surviving_bytes;
   processes_.erase(id);
   int64_t now = NowNs();
   budget_->Handle(MemoryBudget::Died{id, surviving, now}, budget_actions_);
@@ -866,7 +866,8 @@ void NodeDaemon::WatchOutput(ProcessId worker, bool is_stderr, UniqueFd fd) {
   pipe.worker = worker;
   pipe.is_stderr = is_stderr;
   pipe.fd = std::move(fd);
-  auto watch = loop_.Add(pipe.fd.get(), output_paused_ ? 0 : EPOLLIN, [this, number](uint32_t) { OnOutput(number); });
+  if (output_paused_) return;  // watched when output goes on
+  auto watch = loop_.Add(pipe.fd.get(), EPOLLIN, [this, number](uint32_t) { OnOutput(number); });
   WEFT_CHECK(watch.ok(), "a new pipe can be watched");
   pipe.watch = *watch;
 }

@@ -42,7 +42,7 @@ void WorkerPool::WorkersWanted(uint32_t count, int64_t now_ns, std::vector<PoolA
   wanted_ = count;
   if (count > 0 && gave_up_) {
     if (now_ns - last_failure_ns_ < kForgetNs) {
-      out.push_back(GiveUpStarting{why_gave_up_});
+      out.emplace_back(GiveUpStarting{why_gave_up_});
       return;
     }
     gave_up_ = false;
@@ -95,7 +95,7 @@ void WorkerPool::StartFailed(const std::string& how, int64_t now_ns, std::vector
   if (failures_ >= (ever_ready_ ? kMaxFailures : kMaxFirstFailures)) {
     gave_up_ = true;
     why_gave_up_ = "no worker can be started: " + how;
-    if (wanted_ > 0) out.push_back(GiveUpStarting{why_gave_up_});
+    if (wanted_ > 0) out.emplace_back(GiveUpStarting{why_gave_up_});
     return;
   }
   not_before_ns_ = now_ns + std::min(kLongestPauseNs, kFirstPauseNs << (failures_ - 1));
@@ -105,7 +105,7 @@ void WorkerPool::TimePassed(int64_t now_ns, std::vector<PoolAction>& out) {
   for (auto& [id, worker] : workers_) {
     if (worker.state == State::kStarting && now_ns - worker.since_ns >= kStartTimeoutNs) {
       worker.since_ns = now_ns;  // again after another time-out, should the kill not have helped
-      out.push_back(AbandonStart{id});
+      out.emplace_back(AbandonStart{id});
     }
   }
   while (NextRetirement() <= now_ns) {
@@ -113,7 +113,7 @@ void WorkerPool::TimePassed(int64_t now_ns, std::vector<PoolAction>& out) {
     for (auto entry = workers_.rbegin(); entry != workers_.rend(); ++entry) {
       if (entry->second.state != State::kIdle || now_ns - entry->second.since_ns < kIdleNs) continue;
       SetState(entry->second, State::kDying, now_ns);
-      out.push_back(RetireWorker{entry->first});
+      out.emplace_back(RetireWorker{entry->first});
       break;
     }
   }
@@ -144,7 +144,7 @@ void WorkerPool::StartMissing(int64_t now_ns, std::vector<PoolAction>& out) {
     ProcessId id{next_number_++};
     workers_[id].since_ns = now_ns;
     ++counts_[static_cast<size_t>(State::kStarting)];
-    out.push_back(StartWorker{id});
+    out.emplace_back(StartWorker{id});
   }
 }
 

@@ -43,13 +43,6 @@ Result<UniqueFd> CreateMemfd(std::string_view name, size_t size_bytes) {
   return fd;
 }
 
-Result<UniqueFd> ReopenReadOnly(int fd) {
-  const std::string path = "/proc/self/fd/" + std::to_string(fd);
-  UniqueFd reopened(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!reopened) return SystemError("cannot reopen shared memory read-only through " + path);
-  return reopened;
-}
-
 Status CheckSealedMemfd(int fd, size_t size_bytes) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {

@@ -17,9 +17,6 @@ namespace weft::core {
 // cannot be sent a SIGBUS by a peer that truncates it. Holes can still be punched.
 Result<UniqueFd> CreateMemfd(std::string_view name, size_t size_bytes);
 
-// A second descriptor of the same file that cannot be mapped writable.
-Result<UniqueFd> ReopenReadOnly(int fd);
-
 // Refuses a descriptor that is not a memfd sealed against shrinking with at least `size_bytes`: mapping it would let
 // its maker crash us.
 Status CheckSealedMemfd(int fd, size_t size_bytes);

@@ -41,7 +41,7 @@ void LocalScheduler::Handle(const LeasesRequested& event, std::vector<SchedulerA
     why += there == 0 ? "none" : "only " + FormatAmount(there) + " in all";
     why += " (it has " + FormatShape(total_) + "); ask for less, or start it with more: weft.init(";
     why += name == kCpu ? "num_cpus=...)" : "resources={...})";
-    out.push_back(RefuseLeases{event.process, event.shape, std::move(why)});
+    out.emplace_back(RefuseLeases{event.process, event.shape, std::move(why)});
     return;
   }
   ClaimKey key{event.process, event.shape};
@@ -100,7 +100,7 @@ void LocalScheduler::Handle(const ProcessLost& event, std::vector<SchedulerActio
     if (lease.claim.first != event.process) continue;
     lease.claim.first = ProcessId{};
     lease.recalled = false;
-    out.push_back(KillWorker{lease.worker});
+    out.emplace_back(KillWorker{lease.worker});
   }
   std::erase_if(claims_, [&](const ClaimEntry& entry) { return entry.first.first == event.process; });
   for (auto& [id, worker] : workers_) worker.earlier_holders.erase(event.process);
@@ -111,7 +111,7 @@ void LocalScheduler::Handle(const StartingGivenUp& event, std::vector<SchedulerA
   for (auto entry = claims_.begin(); entry != claims_.end();) {
     auto& [key, claim] = *entry;
     // Who holds a lease already goes on with it, only not with more.
-    if (claim.wish > 0 && claim.held == 0) out.push_back(RefuseLeases{key.first, key.second, event.why});
+    if (claim.wish > 0 && claim.held == 0) out.emplace_back(RefuseLeases{key.first, key.second, event.why});
     claim.wish = 0;
     claim.passed_over = 0;
     entry = claim.held == 0 ? claims_.erase(entry) : std::next(entry);
@@ -136,6 +136,11 @@ bool LocalScheduler::IsLeased(ProcessId worker) const {
 
 bool LocalScheduler::IsLending(ProcessId worker) const {
   return IsLeased(worker) && leases_.at(workers_.at(worker).lease).lending;
+}
+
+ProcessId LocalScheduler::WorkerOf(LeaseId lease, ProcessId holder) const {
+  auto found = leases_.find(lease);
+  return found != leases_.end() && found->second.claim.first == holder ? found->second.worker : ProcessId{};
 }
 
 size_t LocalScheduler::ShapesOf(ProcessId process) const {
@@ -232,7 +237,7 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
       claim.last_served = id.value;
       claim.waiting_since_ns = now_ns_;
       for (auto* other : passed_over) ++other->second.passed_over;
-      out.push_back(GrantLease{key.first, worker, id, key.second});
+      out.emplace_back(GrantLease{key.first, worker, id, key.second});
       if (claim.wish == 0) std::erase(waiting, entry);
       progress = true;
       break;
@@ -250,13 +255,13 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
   }
   if (wanted != wanted_workers_) {
     wanted_workers_ = wanted;
-    out.push_back(WantWorkers{wanted});
+    out.emplace_back(WantWorkers{wanted});
   }
   next_wakeup_ns_ = INT64_MAX;
   if (!unmet.empty()) Recall(std::move(left), std::move(unmet), out);
   if (demand != demand_) {
     demand_ = demand;
-    out.push_back(SetDemand{demand});
+    out.emplace_back(SetDemand{demand});
   }
 }
 
@@ -317,7 +322,7 @@ void LocalScheduler::Recall(ResourceLedger expected, std::vector<std::pair<Claim
       ++claims_.at(lease.claim).recalled;
       expected.Add(lease.claim.second);
       next_wakeup_ns_ = std::min(next_wakeup_ns_, now_ns_ + kStaleRecallNs);
-      out.push_back(RecallLease{lease.claim.first, victim->first});
+      out.emplace_back(RecallLease{lease.claim.first, victim->first});
     }
     // Either the rest is on its way, or nobody can be asked for it: then others need not wait for it.
     if (expected.Fits(shape) && best->second > 1 && promised[&entry.first] < max_unblocked_workers_) {

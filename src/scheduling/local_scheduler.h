@@ -118,6 +118,8 @@ class LocalScheduler {
   bool IsIdle(ProcessId worker) const;
   bool IsLeased(ProcessId worker) const;
   bool IsLending(ProcessId worker) const;
+  // The worker of a lease that this process holds; 0 if it holds no such lease.
+  ProcessId WorkerOf(LeaseId lease, ProcessId holder) const;
   // Different shapes a process has wishes or leases for. The daemon bounds it.
   size_t ShapesOf(ProcessId process) const;
   uint32_t max_unblocked_workers() const { return max_unblocked_workers_; }
