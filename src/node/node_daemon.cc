@@ -268,7 +268,7 @@ void NodeDaemon::Handle(Process& process, WorkerReady& message) {
   }
   if (!Welcomed(process)) return Refuse(process, "found no descriptors left");
   process.last_stderr.clear();
-  pool_->WorkerBecameReady(process.id, NowNs(), pool_actions_);
+  pool_->WorkerBecameReady(process.id, NowNs());
   scheduler_->Handle(ProcessJoined{process.id, true}, scheduler_actions_);
 }
 

@@ -52,14 +52,13 @@ void WorkerPool::WorkersWanted(uint32_t count, int64_t now_ns, std::vector<PoolA
   StartMissing(now_ns, out);
 }
 
-void WorkerPool::WorkerBecameReady(ProcessId worker, int64_t now_ns, std::vector<PoolAction>& out) {
+void WorkerPool::WorkerBecameReady(ProcessId worker, int64_t now_ns) {
   auto found = workers_.find(worker);
   WEFT_CHECK(found != workers_.end(), "a worker is ready after it was started");
   if (found->second.state != State::kStarting) return;
   SetState(found->second, State::kIdle, now_ns);
   ever_ready_ = true;
   gave_up_ = false;
-  StartMissing(now_ns, out);
 }
 
 void WorkerPool::WorkerWasLeased(ProcessId worker) {

@@ -47,7 +47,8 @@ class WorkerPool {
   void SessionOpened(int64_t now_ns, std::vector<PoolAction>& out);
   // So many more workers than are ready would be put to use (LocalScheduler's WantWorkers).
   void WorkersWanted(uint32_t count, int64_t now_ns, std::vector<PoolAction>& out);
-  void WorkerBecameReady(ProcessId worker, int64_t now_ns, std::vector<PoolAction>& out);
+  // The caller says next how many are wanted now that this one is ready (WorkersWanted).
+  void WorkerBecameReady(ProcessId worker, int64_t now_ns);
   void WorkerWasLeased(ProcessId worker);
   void WorkerWasFreed(ProcessId worker, int64_t now_ns);
   // Its process is gone. Before it was ready, that is a failed start.

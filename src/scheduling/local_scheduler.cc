@@ -29,6 +29,7 @@ LocalScheduler::LocalScheduler(Config config)
 void LocalScheduler::Handle(const ProcessJoined& event, std::vector<SchedulerAction>& out) {
   WEFT_CHECK(processes_.insert(event.process).second, "a process joins once");
   if (event.runs_tasks) workers_[event.process];
+  wanted_workers_ = UINT32_MAX;  // say the number again: the pool must know whether this worker was one of them
   Decide(out);
 }
 
