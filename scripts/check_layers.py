@@ -20,7 +20,7 @@ MAY_USE = {
     "node": "base os wire transport object_store scheduling",
     "runtime": "base os wire transport object_store",
     "simulator": "base wire scheduling runtime",
-    "api_cpp": "base wire runtime",
+    "api_cpp": "base os wire transport object_store runtime",
     "api_python": "base os wire transport object_store runtime",
     "cli": "base os wire node",
 }
