@@ -1,12 +1,12 @@
 """weft: ordinary functions as tasks on all cores, passing objects through shared memory.
 
-    import weft
+import weft
 
-    @weft.remote
-    def square(x):
-        return x * x
+@weft.remote
+def square(x):
+    return x * x
 
-    print(weft.get([square.remote(i) for i in range(4)]))
+print(weft.get([square.remote(i) for i in range(4)]))
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from .exceptions import (
 )
 
 try:
-    from ._version import __version__  # written by the build from the file VERSION
+    from ._version import __version__  # type: ignore[import-not-found,unused-ignore]  # written by the build from the file VERSION
 except ImportError:
     __version__ = "0+unbuilt"
 

@@ -251,7 +251,7 @@ def _import_ahead() -> None:
 
     def import_it():
         try:
-            import cloudpickle  # noqa: F401
+            import cloudpickle  # type: ignore[import-untyped] # noqa: F401
 
             from . import _serialization  # noqa: F401
         except Exception:
@@ -264,7 +264,8 @@ def _program() -> str:
     path = os.environ.get(_PROGRAM) or os.path.join(os.path.dirname(os.path.abspath(__file__)), "_bin", "weft")
     if not os.access(path, os.X_OK):
         raise RuntimeError(
-            f"the weft program is not at {path}; reinstall weft, or say where it is in the environment variable {_PROGRAM}"
+            f"the weft program is not at {path}; reinstall weft, or say where it is in the environment variable "
+            f"{_PROGRAM}"
         )
     return path
 

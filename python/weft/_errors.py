@@ -18,6 +18,10 @@ import sys
 from . import exceptions
 from .exceptions import TaskError
 
+TYPE_CHECKING = False  # importing typing takes milliseconds
+if TYPE_CHECKING:
+    from typing import Any
+
 __all__ = [
     "RemoteTraceback",
     "pack_exception",
@@ -85,9 +89,7 @@ def _pack(exc: BaseException, function_name: str, pid: int) -> _Packed:
     text = f"In task {function_name} (pid {pid}):\n{_format(exc)}"
     earlier = getattr(exc, "__dict__", {}).get(_INTERNAL)
     if isinstance(earlier, _Packed):
-        return _Packed(
-            earlier.body, earlier.type_name, earlier.message, text, function_name, pid, earlier.why_not
-        )
+        return _Packed(earlier.body, earlier.type_name, earlier.message, text, function_name, pid, earlier.why_not)
     body, why_not = None, ""
     try:
         body = _dump_body(exc)
@@ -285,7 +287,7 @@ def _rebuild(body: bytes) -> BaseException:
     else:
         _, cls, args, members, attributes = content
     made_for = _class_for(cls)
-    base = made_for
+    base: Any = made_for
     while base.__flags__ & _HEAP_TYPE:
         base = base.__base__
     # The constructors of the C class only: it sets up its fields from the arguments, and the user's are not called.
@@ -325,6 +327,7 @@ class _Carrier:
 
     def __reduce_ex__(self, protocol):
         return task_error, (self.__dict__[_INTERNAL].dumps(),)
+
 
 _classes: dict = {}  # original class -> the class for the pair; weak would not help, the pair refers to the original
 
@@ -366,7 +369,8 @@ def own_frame(filename: str) -> bool:
 
 def user_stacklevel() -> int:
     """For warnings.warn in a function called from here: the level of the first frame that is the user's."""
-    level, frame = 1, sys._getframe(1)
+    level = 1
+    frame: Any = sys._getframe(1)
     while frame is not None and own_frame(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
     return level

@@ -76,7 +76,7 @@ def _dump(function, name: str) -> bytes:
 
 def _dump_with_module(function, module) -> bytes:
     """By value, with everything of its module that it uses: the workers could not import that."""
-    import cloudpickle
+    import cloudpickle  # type: ignore[import-untyped]
 
     if module.__name__ in cloudpickle.list_registry_pickle_by_value():
         return _serialization.dumps_closed(function)
@@ -147,7 +147,9 @@ def _sources(function) -> dict:
     """Source lines of functions without a file (notebook cells, the interactive prompt), for tracebacks."""
     linecache = sys.modules.get("linecache")
     code = getattr(function, "__code__", None)
-    entry = linecache.cache.get(code.co_filename) if linecache is not None and code is not None else None
+    if linecache is None or code is None:
+        return {}
+    entry = linecache.cache.get(code.co_filename)
     if entry is None or len(entry) != 4 or entry[1] is not None:  # a time of change: linecache reads it from a file
         return {}
     return {code.co_filename: entry[2]}

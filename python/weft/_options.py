@@ -129,7 +129,8 @@ def _check_retry_exceptions(where: str, value) -> bool | tuple:
         value = (value,)
     if not isinstance(value, (list, tuple, set, frozenset)):
         raise TypeError(
-            f"{where} must be True, False or a list of exception classes, not {_show(value)} of type {_type_name(value)}"
+            f"{where} must be True, False or a list of exception classes, not {_show(value)} of type "
+            f"{_type_name(value)}"
         )
     for item in value:
         if not (isinstance(item, type) and issubclass(item, BaseException)):
@@ -173,18 +174,18 @@ def _checked(given: dict) -> dict:
     for option, value in given.items():
         check = _CHECKS.get(option)
         if check is None:
-            _refuse(option)
+            raise _refusal(option)
         if value is not None:
             checked[option] = check(option, value)
     return checked
 
 
-def _refuse(option: str):
+def _refusal(option: str) -> Exception:
     if option in _NOT_YET:
-        raise NotImplementedError(f"the option {option!r} of remote functions is not yet available in this version")
+        return NotImplementedError(f"the option {option!r} of remote functions is not yet available in this version")
     if option in _FOR_ACTORS:
-        raise TypeError(f"the option {option!r} is for actors; remote functions have {', '.join(_CHECKS)}")
-    raise TypeError(f"remote functions have no option {option!r}{nearest(option, _CHECKS)}")
+        return TypeError(f"the option {option!r} is for actors; remote functions have {', '.join(_CHECKS)}")
+    return TypeError(f"remote functions have no option {option!r}{nearest(option, _CHECKS)}")
 
 
 def _retry_payload(retry_exceptions) -> bytes:
@@ -213,6 +214,17 @@ class TaskOptions:
         "retry_exceptions",
         "retry_payload",
     )
+
+    given: dict  # what was asked for; the rest are defaults
+    num_cpus: float
+    num_gpus: float
+    resources: dict[str, float]
+    memory: int
+    num_returns: int
+    max_retries: int
+    retry_exceptions: bool | tuple
+    retry_payload: bytes  # retry_exceptions for the worker: b"" never, b"*" always, else the pickled classes
+    name: str | None
 
     def __init__(self, **given):
         self._fill(_checked(given))

@@ -81,7 +81,7 @@ def _check(function) -> None:
         call = call.func
     code = getattr(call, "__code__", None)
     if code is None:
-        code = getattr(getattr(type(call), "__call__", None), "__code__", None)
+        code = getattr(type(call).__call__, "__code__", None)
     flags = getattr(code, "co_flags", 0)
     if flags & _COROUTINE:
         raise TypeError(

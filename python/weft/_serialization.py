@@ -120,7 +120,7 @@ def _cloud_dumps(value, buffer_callback) -> bytes:
 
 def _make_pickler():
     # Here and not at the top: importing cloudpickle takes tens of milliseconds.
-    import cloudpickle
+    import cloudpickle  # type: ignore[import-untyped]
 
     class Pickler(cloudpickle.Pickler):
         def reducer_override(self, obj):
@@ -188,7 +188,9 @@ def _type_name(value) -> str:
     cls = type(value)
     if cls.__name__ == "function":
         return f"function {value.__qualname__!r}"
-    return repr(cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}")
+    return repr(
+        cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+    )
 
 
 def _find_culprit(value, path: str, error: BaseException) -> tuple:
