@@ -251,9 +251,9 @@ def _import_ahead() -> None:
 
     def import_it():
         try:
-            import cloudpickle  # type: ignore[import-untyped] # noqa: F401
+            from . import _serialization
 
-            from . import _serialization  # noqa: F401
+            _serialization.import_ahead()
         except Exception:
             pass  # whoever needs it gets the error
 
@@ -271,7 +271,9 @@ def _program() -> str:
 
 
 def _worker_command() -> list:
-    """Starts a zygote: this interpreter, told as much as this one was."""
+    """Starts a zygote: this interpreter, with the options that this one was started with."""
+    from ._worker import ZYGOTE_PROGRAM
+
     command = [sys.executable or "python3"]
     flags = sys.flags
     for count, letter in ((flags.optimize, "O"), (flags.bytes_warning, "b"), (flags.dont_write_bytecode, "B")):
@@ -285,13 +287,7 @@ def _worker_command() -> list:
     for option, value in sys._xoptions.items():
         if option not in ("importtime", "frozen_modules"):
             command.append(f"-X{option}" if value is True else f"-X{option}={value}")
-    # The driver's path is in place before anything else is imported: neither a file in the working directory nor
-    # another installation of weft can come between.
-    bootstrap = (
-        "import sys; sys.path[:] = [p for p in sys.path if p]; import json, os; "
-        "sys.path[:] = json.loads(os.environ['WEFT_DRIVER'])['path']; from weft._zygote import main; main()"
-    )
-    return [*command, "-c", bootstrap]
+    return [*command, "-c", ZYGOTE_PROGRAM]
 
 
 def _working_directory() -> str:

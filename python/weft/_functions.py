@@ -15,7 +15,7 @@ import sys
 
 from . import _serialization
 
-__all__ = ["export", "load", "set_worker_path"]
+__all__ = ["export", "load", "note_large_argument", "set_worker_path"]
 
 _LARGE_BYTES = 1 << 20  # larger functions are worth a warning: each worker reads the whole
 
@@ -177,3 +177,55 @@ def _warn_large(function, name: str, size: int) -> None:
         UserWarning,
         stacklevel=user_stacklevel(),
     )
+
+
+# ---- large arguments ------------------------------------------------------------------------------------------------
+
+_WARN_AT = 3  # the third time that a value is passed
+_REMEMBERED = 64  # large values; older ones are forgotten
+_seen: dict = {}  # id of the value -> [what tells it from a later one with the same id, how often it was passed]
+
+
+def note_large_argument(value, size: int, function_name: str) -> None:
+    """Warn, once, if the same large value is passed again and again: each call copies it. Called by C++."""
+    known = _seen.get(id(value))
+    if known is None or not _is_same(known[0], value):
+        while len(_seen) >= _REMEMBERED:
+            _seen.pop(next(iter(_seen)), None)
+        _seen[id(value)] = [_mark(value), 1]
+        return
+    known[1] += 1
+    if known[1] != _WARN_AT:
+        return
+    import warnings
+
+    from ._errors import user_stacklevel
+
+    warnings.warn(
+        f"the same {type(value).__name__} of {size / 1e6:.1f} MB is passed to {function_name!r} again and again, and "
+        "copied each time. Call ref = weft.put(...) on it once and pass ref instead",
+        UserWarning,
+        stacklevel=user_stacklevel(),
+    )
+
+
+def _mark(value):
+    """A weak reference, or for what allows none something that another value is unlikely to share."""
+    import weakref
+
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return _sample(value)
+
+
+def _sample(value):
+    if isinstance(value, (bytes, str, bytearray)):
+        return type(value), len(value), value[:64], value[-64:]
+    if isinstance(value, (list, tuple)):
+        return type(value), len(value), [id(item) for item in value[:8]]
+    return type(value), len(value) if hasattr(value, "__len__") else 0
+
+
+def _is_same(mark, value) -> bool:
+    return mark() is value if callable(mark) else mark == _sample(value)

@@ -14,7 +14,7 @@ import os
 import pickle
 import sys
 
-__all__ = ["array_from_buffer", "dumps", "dumps_closed", "loads"]
+__all__ = ["array_from_buffer", "dumps", "dumps_closed", "import_ahead", "loads"]
 
 _PROTOCOL = 5
 _EXPLAIN_STEPS = 500  # attempts to find the culprit in a value that cannot be pickled
@@ -27,12 +27,13 @@ def dumps(value) -> tuple:
         buffers: list = []
         data = _fast_dumps(value, buffers.append)
         if data is not None:
-            return data, buffers
+            return data, [_raw(buffer) for buffer in buffers]
     except Exception:
         pass  # cloudpickle knows more, and if it fails too, its error is the one to report
     buffers = []
     try:
-        return _cloud_dumps(value, buffers.append), buffers
+        data = _cloud_dumps(value, buffers.append)
+        return data, [_raw(buffer) for buffer in buffers]
     except Exception as error:
         raise _explained(value, "value", error) from _cause(error)
 
@@ -55,7 +56,22 @@ def loads(data, buffers) -> object:
         ) from error
 
 
+def import_ahead() -> None:
+    """Import what the first function or error will need. In the zygote, and in the driver while the daemon starts."""
+    global _Pickler
+    if _Pickler is None:
+        _Pickler = _make_pickler()
+
+
 # ---- pickling -------------------------------------------------------------------------------------------------------
+
+
+def _raw(buffer):
+    """The bytes in the order in which they lie in memory, also those of an array in Fortran order."""
+    try:
+        return buffer.raw()
+    except BufferError:
+        return memoryview(buffer).tobytes()  # not contiguous
 
 
 def _fast_dumps(value, buffer_callback):
@@ -94,9 +110,8 @@ def _reduce_array(array):
     """NumPy hands out the data of contiguous arrays only, and not of dates; we do for the others too."""
     dtype = array.dtype
     if dtype.kind in "mM":
-        import numpy
-
-        return _dates_from, (numpy.ascontiguousarray(array).view("i8"), dtype.str)
+        contiguous = array if array.flags.c_contiguous else array.copy(order="C")
+        return _dates_from, (contiguous.view("i8"), dtype.str)
     if dtype.hasobject or array.flags.forc:
         return array.__reduce_ex__(_PROTOCOL)
     return array.copy(order="C").__reduce_ex__(_PROTOCOL)
@@ -110,11 +125,9 @@ _Pickler = None
 
 
 def _cloud_dumps(value, buffer_callback) -> bytes:
-    global _Pickler
-    if _Pickler is None:
-        _Pickler = _make_pickler()
+    import_ahead()
     file = io.BytesIO()
-    _Pickler(file, _PROTOCOL, buffer_callback).dump(value)
+    _Pickler(file, _PROTOCOL, buffer_callback).dump(value)  # type: ignore[misc]
     return file.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""The Python side of a worker process: from the fork out of the zygote to its end.
+"""The Python side of a worker process: from the zygote it is forked from to its end.
 
 What a worker knows of the driver's interpreter comes in the environment variable WEFT_DRIVER (`describe_driver`).
 """
@@ -8,35 +8,49 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["adopt_driver", "describe_driver", "main"]
+__all__ = ["ZYGOTE_PROGRAM", "absolute_path", "describe_driver", "main", "prepare_zygote"]
 
-_ENVIRONMENT = "WEFT_DRIVER"
 _EXIT_SECONDS = 0.5  # for exit handlers of user code: everything must be gone a second after shutdown
+
+# What `python -c` runs as zygote. The driver's path is in place before anything else is imported, so that neither a
+# file in the working directory nor another installation of weft comes between. Every first task waits for this
+# program: the separators are control characters because json would take milliseconds to import.
+ZYGOTE_PROGRAM = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; import os; "
+    "sys.path[:] = os.environ['WEFT_DRIVER'].partition('\\x1e')[0].split('\\x1f'); "
+    "from weft import _worker; _worker.prepare_zygote(); from weft._zygote import main; main()"
+)
 
 
 def describe_driver() -> str:
     """What a worker needs to know of the driver's interpreter. Called by init."""
-    import json
-
-    return json.dumps({"path": absolute_path(sys.path), "argv": [str(item) for item in getattr(sys, "argv", [])]})
+    argv = [str(item).replace("\0", "") for item in getattr(sys, "argv", [])]
+    return "\x1f".join(absolute_path(sys.path)) + "\x1e" + "\x1f".join(argv)
 
 
 def absolute_path(path) -> list:
     """sys.path for a process with another working directory; "" is the present one."""
-    return list(dict.fromkeys(os.path.abspath(entry) for entry in path if isinstance(entry, str)))
+    return list(dict.fromkeys(_absolute(entry) for entry in path if isinstance(entry, str)))
 
 
-def adopt_driver() -> None:
-    """Take over sys.path and sys.argv of the driver. The zygote calls it before it imports anything of the user's."""
-    described = os.environ.pop(_ENVIRONMENT, None)
-    if described is None:
-        return
-    import json
+def _absolute(entry: str) -> str:
+    try:
+        return os.path.abspath(entry)
+    except OSError:
+        return entry or "/"  # the working directory was removed
 
-    driver = json.loads(described)
-    # What this interpreter has besides stays, behind: the driver may have removed what weft needs.
-    sys.path[:] = driver["path"] + [entry for entry in sys.path if entry and entry not in driver["path"]]
-    sys.argv[:] = driver["argv"] or [""]
+
+def prepare_zygote() -> None:
+    """Take over what the driver said, and import what every worker needs, once for all of them."""
+    _, _, argv = os.environ.pop("WEFT_DRIVER").partition("\x1e")
+    sys.argv[:] = argv.split("\x1f")
+    import atexit  # noqa: F401
+    import faulthandler  # noqa: F401
+    import signal  # noqa: F401
+
+    from . import _errors, _functions, _serialization  # noqa: F401
+
+    _serialization.import_ahead()
 
 
 def main(fd: int) -> None:
@@ -61,7 +75,6 @@ def _prepare() -> None:
     import signal
     import types
 
-    adopt_driver()
     # A fresh, empty __main__: the zygote's own module must not be taken for the user's program.
     main_module = types.ModuleType("__main__")
     main_module.__dict__["__builtins__"] = __builtins__
