@@ -1,0 +1,372 @@
+"""The session: init, shutdown, and what they need to know of this machine and interpreter.
+
+One session per process at a time. `_lock` guards starting and stopping; the C++ core knows by itself whether it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _thread import RLock  # threading's own, without the import of threading before it is needed
+
+from . import _core
+from ._options import check_bytes, check_resource_amount, check_resources, nearest
+
+__all__ = ["Context", "auto_init", "empty", "init", "is_initialized", "shutdown"]
+
+_PROGRAM = "WEFT_PROGRAM"  # path of the weft program, for builds that are not installed
+_OUTPUT_SECONDS = 2.0  # after the end of the session, for output of workers that is still to be printed
+
+# Arguments of later versions with the values that mean "not wanted".
+_NOT_YET = {
+    "labels": (None, {}),
+    "local_mode": (None, False),
+    "namespace": (None,),
+    "runtime_env": (None, {}),
+    "include_dashboard": (None, False),
+}
+_ARGUMENTS = (
+    "address",
+    "num_cpus",
+    "num_gpus",
+    "resources",
+    "object_store_memory",
+    "ignore_reinit_error",
+    "log_to_driver",
+    "logging_level",
+    *_NOT_YET,
+)
+
+_lock = RLock()
+_context = None
+_hooks_installed = False
+
+
+class Context:
+    """What `init` returns. `with weft.init(): ...` shuts down at the end."""
+
+    def __init__(self, num_cpus: float, resources: dict, object_store_memory: int):
+        self.num_cpus = num_cpus
+        """CPUs that tasks can use at the same time."""
+        self.resources = resources
+        """All resources by name, "CPU" included."""
+        self.object_store_memory = object_store_memory
+        """Bytes of shared memory that objects may take."""
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_) -> None:
+        if _context is self:
+            shutdown()
+
+    def __repr__(self):
+        state = "" if _context is self else ", ended"
+        return f"<weft session: {self.num_cpus:g} CPUs, {self.object_store_memory / 1e9:.1f} GB of objects{state}>"
+
+
+def init(
+    address=None,
+    *,
+    num_cpus=None,
+    num_gpus=None,
+    resources=None,
+    object_store_memory=None,
+    ignore_reinit_error=False,
+    log_to_driver=True,
+    logging_level=None,
+    **others,
+) -> Context:
+    """Start weft on this machine: a private session that ends with this program.
+
+    address: None or "local". num_cpus: how many CPUs tasks may use (default: those this process may use, by affinity
+    and cgroup). num_gpus, resources: what tasks can ask for besides. object_store_memory: bytes of shared memory for
+    objects (default: 30 % of what the machine or cgroup allows). ignore_reinit_error: if weft runs already, return
+    that session instead of raising. log_to_driver: show what workers print. logging_level: of the logger "weft".
+    """
+    global _context
+    _check_others(others)
+    total = _check_resources(address, num_cpus, num_gpus, resources)
+    store = 0 if object_store_memory is None else check_bytes("object_store_memory", object_store_memory)
+    if object_store_memory is not None and store == 0:
+        raise ValueError("object_store_memory must be at least 1 byte; leave it out for the default")
+    for name, value in (("ignore_reinit_error", ignore_reinit_error), ("log_to_driver", log_to_driver)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} must be True or False, not {value!r}")
+    if logging_level is not None:
+        _set_logging_level(logging_level)
+
+    with _lock:
+        if _core.is_started():
+            if ignore_reinit_error and _context is not None:
+                return _context
+            raise RuntimeError(
+                "weft is initialised already in this process; call weft.shutdown() first, "
+                "or pass ignore_reinit_error=True to go on with the present session"
+            )
+        started = _start(total, store, log_to_driver)
+        _context = Context(
+            float(started.get("cpus", total["CPU"])), total, int(started.get("object_store_memory", store))
+        )
+        return _context
+
+
+def shutdown() -> None:
+    """End the session: workers, daemon and objects are gone when this returns. Does nothing if there is none."""
+    global _context
+    with _lock:
+        was_running = _context is not None
+        _context = None
+        _core.stop()
+    if was_running:
+        # What workers printed last is on its way through the events thread.
+        sys.modules["weft._events"].join(_OUTPUT_SECONDS)
+
+
+def is_initialized() -> bool:
+    """Whether this process has a session: it called init, or is a worker."""
+    return _core.is_started()
+
+
+def auto_init() -> None:
+    """Initialise with defaults because an API call came before `init`. Called by C++."""
+    with _lock:
+        if not _core.is_started():
+            init()
+
+
+def empty(shape, dtype="float64"):
+    """A NumPy array in shared memory, to be filled and then given to `put`, which copies nothing and makes it
+    read-only. Its contents are undefined until written."""
+    try:
+        import numpy
+    except ImportError:
+        raise ImportError("weft.empty makes NumPy arrays, and NumPy is not installed: pip install numpy") from None
+    dimensions = _check_shape(shape)
+    dtype = numpy.dtype(dtype)
+    if dtype.hasobject:
+        raise TypeError(f"dtype must not hold Python objects, which cannot be in shared memory; not {dtype}")
+    nbytes = dtype.itemsize
+    for dimension in dimensions:
+        nbytes *= dimension
+    if nbytes == 0:
+        return numpy.empty(dimensions, dtype)
+    check_bytes("the size of the array in bytes", nbytes)
+    return numpy.ndarray(dimensions, dtype, _core.empty(dimensions, dtype.str, dtype.itemsize, nbytes))
+
+
+# ---- checks ---------------------------------------------------------------------------------------------------------
+
+
+def _check_others(others: dict) -> None:
+    for name, value in others.items():
+        if name not in _NOT_YET:
+            raise TypeError(f"init() has no argument {name!r}{nearest(name, _ARGUMENTS)}")
+        if not any(value is harmless or value == harmless for harmless in _NOT_YET[name]):
+            raise NotImplementedError(f"init({name}=...) is not yet available in this version")
+
+
+def _check_resources(address, num_cpus, num_gpus, resources) -> dict:
+    if address is not None and not isinstance(address, str):
+        raise TypeError(f"address must be a string or None, not {address!r}")
+    wanted, given_by = address, f"address={address!r}"
+    if address is None and os.environ.get("WEFT_ADDRESS"):
+        wanted = os.environ["WEFT_ADDRESS"]
+        given_by = f"the environment variable WEFT_ADDRESS={wanted!r}"
+    if wanted not in (None, "local"):
+        raise NotImplementedError(
+            f"{given_by}: joining a cluster is not yet available in this version; "
+            "leave the address out to start a private session on this machine"
+        )
+    total = {} if resources is None else check_resources("resources", resources)
+    total["CPU"] = float(allowed_cpus()) if num_cpus is None else check_resource_amount("num_cpus", num_cpus)
+    if total["CPU"] != int(total["CPU"]):
+        raise ValueError(f"num_cpus must be a whole number, not {num_cpus!r} (tasks may take fractions of a CPU)")
+    if num_gpus is not None:
+        gpus = check_resource_amount("num_gpus", num_gpus)
+        if gpus != int(gpus):
+            raise ValueError(f"num_gpus must be a whole number, not {num_gpus!r} (tasks may take fractions of a GPU)")
+        total["GPU"] = gpus
+    return total
+
+
+def _check_shape(shape) -> tuple:
+    items = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    checked = []
+    for item in items:
+        if isinstance(item, bool) or not hasattr(type(item), "__index__"):
+            raise TypeError(f"shape must be an integer or a tuple of integers, not {shape!r}")
+        if item.__index__() < 0:
+            raise ValueError(f"shape must not hold negative numbers, but is {shape!r}")
+        checked.append(item.__index__())
+    return tuple(checked)
+
+
+def _set_logging_level(level) -> None:
+    import logging
+
+    try:
+        logging.getLogger("weft").setLevel(level)
+    except (TypeError, ValueError):
+        raise ValueError(f'logging_level must be a level of the logging module such as "INFO", not {level!r}') from None
+
+
+# ---- starting -------------------------------------------------------------------------------------------------------
+
+
+def _start(resources: dict, object_store_memory: int, log_to_driver: bool) -> dict:
+    global _hooks_installed
+    from . import _events, _functions, _worker
+
+    environment = {name: value for name, value in os.environ.items() if "\0" not in name + value}
+    environment["WEFT_DRIVER"] = _worker.describe_driver()
+    _functions.set_worker_path(sys.path + _worker.absolute_path(sys.path))
+    _import_ahead()
+    started = _core.start(
+        {
+            "daemon": _program(),
+            "resources": resources,
+            "object_store_memory": object_store_memory,
+            "worker_command": _worker_command(),
+            "environment": [f"{name}={value}" for name, value in environment.items()],
+            "working_directory": _working_directory(),
+            "forward_output": log_to_driver,
+        }
+    )
+    if not _hooks_installed:
+        import atexit
+
+        atexit.register(_shutdown_at_exit)
+        os.register_at_fork(after_in_child=_forget_after_fork)
+        _hooks_installed = True
+    _events.start()
+    return started
+
+
+def _import_ahead() -> None:
+    """Import what the first task needs while the daemon starts: tens of milliseconds, on another core."""
+    if "cloudpickle" in sys.modules:
+        return
+    from _thread import start_new_thread
+
+    def import_it():
+        try:
+            from . import _serialization
+
+            _serialization.import_ahead()
+        except Exception:
+            pass  # whoever needs it gets the error
+
+    start_new_thread(import_it, ())
+
+
+def _program() -> str:
+    path = os.environ.get(_PROGRAM) or os.path.join(os.path.dirname(os.path.abspath(__file__)), "_bin", "weft")
+    if not os.access(path, os.X_OK):
+        raise RuntimeError(
+            f"the weft program is not at {path}; reinstall weft, or say where it is in the environment variable "
+            f"{_PROGRAM}"
+        )
+    return path
+
+
+def _worker_command() -> list:
+    """Starts a zygote: this interpreter, with the options that this one was started with."""
+    from ._worker import ZYGOTE_PROGRAM
+
+    command = [sys.executable or "python3"]
+    flags = sys.flags
+    for count, letter in ((flags.optimize, "O"), (flags.bytes_warning, "b"), (flags.dont_write_bytecode, "B")):
+        if count:
+            command.append("-" + letter * int(count))
+    for flag, is_set in (("-E", flags.ignore_environment), ("-s", flags.no_user_site), ("-S", flags.no_site)):
+        if is_set:
+            command.append(flag)
+    for option in sys.warnoptions:
+        command.append(f"-W{option}")
+    for option, value in sys._xoptions.items():
+        if option not in ("importtime", "frozen_modules"):
+            command.append(f"-X{option}" if value is True else f"-X{option}={value}")
+    return [*command, "-c", ZYGOTE_PROGRAM]
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"  # it was removed
+
+
+def _shutdown_at_exit() -> None:
+    try:
+        shutdown()
+    except Exception:
+        pass  # C++ ends the daemon in any case when this process goes
+
+
+def _forget_after_fork() -> None:
+    """In a forked child there is no session: C++ raises for every call, and nothing here may act for the parent."""
+    global _context, _lock
+    _context = None
+    _lock = RLock()
+    events = sys.modules.get("weft._events")
+    if events is not None:
+        events.forget_after_fork()
+
+
+# ---- this machine ---------------------------------------------------------------------------------------------------
+
+
+def allowed_cpus() -> int:
+    """The CPUs that this process may use: by affinity, and by the quota of its cgroups, rounded up."""
+    try:
+        cpus = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        cpus = os.cpu_count() or 1
+    quota = cgroup_cpus()
+    if quota is not None:
+        cpus = min(cpus, int(-(-quota // 1)))
+    return max(cpus, 1)
+
+
+def cgroup_cpus(proc: str = "/proc/self/cgroup", mounted: str = "/sys/fs/cgroup"):
+    """The smallest CPU quota on the way from this process's cgroup to the root; None if there is none."""
+    smallest = None
+    for line in _read(proc).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers == "":
+            root = mounted
+        elif "cpu" in controllers.split(","):
+            root = os.path.join(mounted, "cpu")
+        else:
+            continue
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        # In a container the path may be that of the host, and the mount its own root: all levels are tried.
+        for depth in range(len(parts), -1, -1):
+            quota = _quota(os.path.join(root, *parts[:depth]))
+            if quota is not None and (smallest is None or quota < smallest):
+                smallest = quota
+    return smallest
+
+
+def _quota(directory: str):
+    fields = _read(os.path.join(directory, "cpu.max")).split()
+    if not fields:
+        fields = [
+            _read(os.path.join(directory, "cpu.cfs_quota_us")).strip(),
+            _read(os.path.join(directory, "cpu.cfs_period_us")).strip(),
+        ]
+    try:
+        quota, period = float(fields[0]), float(fields[1])
+    except (ValueError, IndexError):
+        return None  # "max", or no such file
+    return quota / period if quota > 0 and period > 0 else None
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

@@ -1,0 +1,121 @@
+"""`remote`: makes remote functions out of functions. The calls themselves are C++ (weft._core.RemoteFunction)."""
+
+from __future__ import annotations
+
+from . import _core
+from ._options import TaskOptions
+
+__all__ = ["rebuild", "refuse_direct_call", "remote", "with_options"]
+
+_GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # co_flags, as in inspect (which is slow to import)
+_DEFAULT_OPTIONS = TaskOptions()
+
+
+def remote(*args, **options):
+    """Make a remote function: `@weft.remote`, `@weft.remote(num_cpus=2)` or `weft.remote(function)`.
+
+    Calling `f.remote(...)` then runs `f(...)` as a task in a worker process and returns an ObjectRef at once.
+
+    Options: num_cpus (1), num_gpus (0), resources ({}), memory (0, bytes), num_returns (1), max_retries (3),
+    retry_exceptions (False), name (None). Each can be changed per call: `f.options(num_cpus=4).remote(...)`.
+    """
+    if not args:
+        checked = TaskOptions(**options)
+        return lambda function: _make(function, checked)
+    if len(args) > 1:
+        raise TypeError(
+            f"remote() takes one function, not {len(args)}; options are given by name, as in remote(num_cpus=2)"
+        )
+    if options:
+        return _make(args[0], TaskOptions(**options))
+    return _make(args[0], _DEFAULT_OPTIONS)
+
+
+def _make(function, options: TaskOptions):
+    if isinstance(function, staticmethod):
+        function = function.__func__
+    _check(function)
+    return _wrap(function, options)
+
+
+def _wrap(function, options: TaskOptions):
+    wrapped = _core.RemoteFunction(function, options)
+    attributes = wrapped.__dict__
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        value = getattr(function, name, None)
+        if value is not None:
+            attributes[name] = value
+    attributes["__wrapped__"] = function
+    return wrapped
+
+
+def _describe(function) -> str:
+    return getattr(function, "__qualname__", None) or type(function).__name__
+
+
+def _check(function) -> None:
+    if isinstance(function, _core.RemoteFunction):
+        raise TypeError(
+            f"{_describe(function)} is a remote function already; use {_describe(function)}.options(...) to change it"
+        )
+    if isinstance(function, type):
+        raise NotImplementedError(
+            f"{function.__qualname__} is a class, and actors are not yet available in this version; "
+            "weft.remote takes functions only"
+        )
+    if isinstance(function, classmethod):
+        raise TypeError("weft.remote cannot take a classmethod; write a function that takes the class as an argument")
+    if not callable(function):
+        raise TypeError(
+            f"weft.remote takes a function, not {type(function).__name__}; options are given by name, as in "
+            "@weft.remote(num_cpus=2)"
+        )
+    if type(function).__name__ in ("builtin_function_or_method", "method-wrapper", "wrapper_descriptor"):
+        name = getattr(function, "__name__", "function")
+        raise TypeError(
+            f"{name} is built in and cannot become a remote function itself; wrap it: "
+            f"weft.remote(lambda *args: {name}(*args))"
+        )
+    call = function
+    while not hasattr(call, "__code__") and hasattr(call, "func"):  # functools.partial
+        call = call.func
+    code = getattr(call, "__code__", None)
+    if code is None:
+        code = getattr(type(call).__call__, "__code__", None)
+    flags = getattr(code, "co_flags", 0)
+    if flags & _COROUTINE:
+        raise TypeError(
+            f"{_describe(function)} is an `async def` function; a task runs to its end by itself, so write a plain "
+            "`def` that calls asyncio.run(...) inside"
+        )
+    if flags & (_GENERATOR | _ASYNC_GENERATOR):
+        raise NotImplementedError(
+            f"{_describe(function)} is a generator function, and remote generators are not yet available in this "
+            "version; return a list, or several values with num_returns"
+        )
+
+
+def with_options(remote_function, given: dict):
+    """`f.options(**given)`: the same function with other options. Called by C++."""
+    changed = _wrap(remote_function._function, remote_function._options.merged(given))
+    for name, value in remote_function.__dict__.items():
+        changed.__dict__.setdefault(name, value)  # what the user set on it
+    return changed
+
+
+def rebuild(function, options: TaskOptions):
+    """A remote function that was pickled, in a closure for example. Called while unpickling.
+
+    A remote function that calls itself arrives here before its body is complete (pickle closes the circle
+    afterwards), so nothing beyond the attributes that exist now may be asked of it.
+    """
+    return _wrap(function, options)
+
+
+def refuse_direct_call(remote_function):
+    """Raises: somebody wrote f(...) where f.remote(...) was meant. Called by C++."""
+    name = getattr(remote_function, "__name__", "f")
+    raise TypeError(
+        f"remote function {name!r} cannot be called directly: write {name}.remote(...) to run it as a task, "
+        f"or {name}.__wrapped__(...) to run it here"
+    )

@@ -1,0 +1,112 @@
+"""The Python side of a worker process: from the zygote it is forked from to its end.
+
+What a worker knows of the driver's interpreter comes in the environment variable WEFT_DRIVER (`describe_driver`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["ZYGOTE_PROGRAM", "absolute_path", "describe_driver", "main", "prepare_zygote"]
+
+_EXIT_SECONDS = 0.5  # for exit handlers of user code: everything must be gone a second after shutdown
+
+# What `python -c` runs as zygote. The driver's path is in place before anything else is imported, so that neither a
+# file in the working directory nor another installation of weft comes between. Every first task waits for this
+# program: the separators are control characters because json would take milliseconds to import.
+ZYGOTE_PROGRAM = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; import os; "
+    "sys.path[:] = os.environ['WEFT_DRIVER'].partition('\\x1e')[0].split('\\x1f'); "
+    "from weft import _worker; _worker.prepare_zygote(); from weft._zygote import main; main()"
+)
+
+
+def describe_driver() -> str:
+    """What a worker needs to know of the driver's interpreter. Called by init."""
+    argv = [str(item).replace("\0", "") for item in getattr(sys, "argv", [])]
+    return "\x1f".join(absolute_path(sys.path)) + "\x1e" + "\x1f".join(argv)
+
+
+def absolute_path(path) -> list:
+    """sys.path for a process with another working directory; "" is the present one."""
+    return list(dict.fromkeys(_absolute(entry) for entry in path if isinstance(entry, str)))
+
+
+def _absolute(entry: str) -> str:
+    try:
+        return os.path.abspath(entry)
+    except OSError:
+        return entry or "/"  # the working directory was removed
+
+
+def prepare_zygote() -> None:
+    """Take over what the driver said, and import what every worker needs, once for all of them."""
+    _, _, argv = os.environ.pop("WEFT_DRIVER").partition("\x1e")
+    sys.argv[:] = argv.split("\x1f")
+    import atexit  # noqa: F401
+    import faulthandler  # noqa: F401
+    import signal  # noqa: F401
+
+    from . import _errors, _functions, _serialization  # noqa: F401
+
+    _serialization.import_ahead()
+
+
+def main(fd: int) -> None:
+    """Serve as a worker over this descriptor until told to leave. Never returns."""
+    code = 1
+    try:
+        from . import _core
+
+        _prepare()
+        _core.run_worker(fd)
+        code = 0
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        _leave(code)
+
+
+def _prepare() -> None:
+    import faulthandler
+    import signal
+    import types
+
+    # A fresh, empty __main__: the zygote's own module must not be taken for the user's program.
+    main_module = types.ModuleType("__main__")
+    main_module.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main_module
+    # Lines reach the driver when they are written, and no character can make print raise.
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    # The stack of a task that segfaults, shown at the driver.
+    if sys.stderr is not None:
+        faulthandler.enable(file=sys.stderr, all_threads=False)
+    # Ctrl-C reaches every process of the terminal; the driver decides what it means. A handler instead of SIG_IGN,
+    # so that programs started by tasks are not deaf to it.
+    signal.signal(signal.SIGINT, lambda signum, frame: None)
+
+    from . import _functions
+
+    _functions.set_worker_path(sys.path)
+
+
+def _leave(code: int) -> None:
+    """Run the exit handlers of user code and flush, but end in time even if they hang or hold the GIL."""
+    import atexit
+    import faulthandler
+
+    try:
+        with open(os.devnull, "w") as nowhere:
+            faulthandler.dump_traceback_later(_EXIT_SECONDS, exit=True, file=nowhere)
+            atexit._run_exitfuncs()  # type: ignore[attr-defined]
+            for stream in (sys.stdout, sys.stderr):
+                if stream is not None:
+                    stream.flush()
+    except BaseException:
+        code = code or 1
+    os._exit(code)

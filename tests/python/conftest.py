@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import pytest
+import weft
+
+CPUS = 4  # more than the machine may have: enough for tasks that wait for each other
+
+
+@pytest.fixture
+def session():
+    """A running session, shared by the tests that do not stop it."""
+    if not weft.is_initialized():
+        weft.init(num_cpus=CPUS)
+    return weft
+
+
+@pytest.fixture
+def no_session():
+    """No session before, and none after."""
+    weft.shutdown()
+    yield
+    weft.shutdown()
+
+
+@pytest.fixture
+def gate(tmp_path):
+    """A gate that tasks wait at (helpers.hold(gate.path)) until the test opens it; open at the end in any case."""
+
+    class Gate:
+        path = str(tmp_path / "gate")
+
+        def open(self):
+            open(self.path, "w").close()
+
+    made = Gate()
+    yield made
+    made.open()

@@ -1,0 +1,211 @@
+"""What workers print appears at the driver: complete, in whole lines, with its origin."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+
+import pytest
+import weft
+from helpers import run_driver, wait_until
+from weft._events import OutputPrinter
+
+LINE = re.compile(r"^\((\S+) pid=(\d+)\) (.*)$")
+
+
+def lines(text: str) -> list[str]:
+    return [match.group(3) for match in map(LINE.match, text.splitlines()) if match]
+
+
+def test_stdout_and_stderr():
+    driver = run_driver(
+        """
+        import sys, weft
+        weft.init(num_cpus=1)
+        @weft.remote
+        def talk():
+            print("to stdout"); print("to stderr", file=sys.stderr); print("two\\nlines")
+        weft.get(talk.remote())
+        """
+    )
+    assert lines(driver.stdout) == ["to stdout", "two", "lines"]
+    assert lines(driver.stderr) == ["to stderr"]
+
+
+def test_output_arrives_while_the_task_runs(tmp_path):
+    driver = run_driver(
+        """
+        import sys, time, os, weft
+        weft.init(num_cpus=1)
+        @weft.remote
+        def talk(path):
+            print("early")
+            while not os.path.exists(path): time.sleep(0.005)
+        class Watch:
+            def __init__(self, out): self.out = out
+            def write(self, text):
+                if "early" in text: open(sys.argv[1], "w").close()
+                self.out.write(text)
+            def flush(self): self.out.flush()
+        sys.stdout = Watch(sys.stdout)
+        weft.get(talk.remote(sys.argv[1]), timeout=30)
+        """,
+        arguments=[str(tmp_path / "seen")],
+    )
+    assert lines(driver.stdout) == ["early"]
+
+
+def test_nothing_lost_or_reordered():
+    driver = run_driver(
+        """
+        import weft
+        weft.init(num_cpus=1)
+        @weft.remote
+        def talk(n):
+            for i in range(n): print(i)
+        weft.get(talk.remote(20000))
+        """
+    )
+    assert lines(driver.stdout) == [str(i) for i in range(20000)]
+
+
+def test_lines_of_several_workers_stay_whole():
+    driver = run_driver(
+        """
+        import weft
+        weft.init(num_cpus=3)
+        @weft.remote
+        def talk(letter):
+            for i in range(300): print(letter * 200)
+        weft.get([talk.remote(letter) for letter in "abc"])
+        """
+    )
+    printed = lines(driver.stdout)
+    assert sorted(printed) == ["a" * 200] * 300 + ["b" * 200] * 300 + ["c" * 200] * 300
+
+
+def test_last_words_before_a_crash_and_without_newline():
+    driver = run_driver(
+        """
+        import os, sys, weft
+        weft.init(num_cpus=1)
+        @weft.remote(max_retries=0)
+        def die():
+            print("last words"); os._exit(3)
+        try: weft.get(die.remote())
+        except weft.WorkerCrashedError: pass
+        weft.get(weft.remote(lambda: sys.stdout.write("no newline")).remote())
+        """
+    )
+    assert "last words" in lines(driver.stdout)
+    assert "no newline" in lines(driver.stdout)
+
+
+def test_log_to_driver_off():
+    driver = run_driver(
+        """
+        import weft
+        weft.init(num_cpus=1, log_to_driver=False)
+        weft.get(weft.remote(lambda: print("hidden")).remote())
+        print("shown")
+        """
+    )
+    assert "hidden" not in driver.stdout
+    assert "shown" in driver.stdout
+
+
+def test_output_of_child_processes_and_c_code():
+    driver = run_driver(
+        """
+        import os, subprocess, weft
+        weft.init(num_cpus=1)
+        @weft.remote
+        def talk():
+            subprocess.run(["echo", "from a child"]); os.write(1, b"from below\\n")
+        weft.get(talk.remote())
+        """
+    )
+    assert sorted(lines(driver.stdout)) == ["from a child", "from below"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8", "latin-1"])
+def test_any_character_and_any_byte(encoding):
+    driver = run_driver(
+        """
+        import os, weft
+        weft.init(num_cpus=1)
+        @weft.remote
+        def talk():
+            print("ü€😀 \\ud800"); os.write(1, b"\\xff\\xfe bytes\\n"); print("end")
+        weft.get(talk.remote())
+        """,
+        env={"PYTHONIOENCODING": encoding, "LC_ALL": "C"},
+    )
+    assert "end" in lines(driver.stdout)
+    assert any("bytes" in line for line in lines(driver.stdout))
+
+
+def test_stdout_closed_in_the_driver():
+    run_driver(
+        """
+        import sys, weft
+        weft.init(num_cpus=1)
+        sys.stdout = None
+        assert weft.get(weft.remote(lambda: print("nowhere")).remote()) is None
+        assert weft.get(weft.put(1)) == 1
+        """
+    )
+
+
+def test_pytest_sees_it(session, capsys):
+    weft.get(weft.remote(lambda: print("captured words")).remote())
+    seen = []
+
+    def arrived():
+        seen.append(capsys.readouterr().out)
+        return "captured words" in "".join(seen)
+
+    wait_until(arrived)
+
+
+# ---- the printer by itself ------------------------------------------------------------------------------------------
+
+
+def printed_by(printer, *outputs) -> str:
+    stream = io.StringIO()
+    with contextlib.redirect_stdout(stream):
+        for pid, text in outputs:
+            printer.print(pid, False, text)
+    return stream.getvalue()
+
+
+def test_every_line_has_its_prefix():
+    printed = printed_by(OutputPrinter(), (1, "a\nb\n"), (2, "\n"), (2, ""))
+    assert printed == "(worker pid=1) a\n(worker pid=1) b\n(worker pid=2) \n"
+
+
+def test_a_short_rest_is_ended_and_a_long_line_goes_on():
+    long = "x" * 65536
+    printed = printed_by(OutputPrinter(), (1, "rest"), (1, long), (1, "y\nz\n"), (1, long), (2, "other\n"))
+    assert printed.splitlines() == [
+        "(worker pid=1) rest",
+        f"(worker pid=1) {long}y",
+        "(worker pid=1) z",
+        f"(worker pid=1) {long}",
+        "(worker pid=2) other",
+    ]
+
+
+def test_broken_streams_do_no_harm(monkeypatch):
+    printer = OutputPrinter()
+    closed = io.StringIO()
+    closed.close()
+    for stream in (closed, None, object()):
+        monkeypatch.setattr(sys, "stdout", stream)
+        printer.print(1, False, "text\n")
+    narrow = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", narrow)
+    printer.print(1, False, "ü\n")
+    assert narrow.buffer.getvalue() == b"(worker pid=1) \\xfc\n"
