@@ -152,7 +152,7 @@ def empty(shape, dtype="float64"):
     if nbytes == 0:
         return numpy.empty(dimensions, dtype)
     check_bytes("the size of the array in bytes", nbytes)
-    return numpy.ndarray(dimensions, dtype, _core.empty(dimensions, dtype.str, dtype.itemsize, nbytes))
+    return numpy.ndarray(dimensions, dtype, _core.empty(len(dimensions), nbytes))
 
 
 # ---- checks ---------------------------------------------------------------------------------------------------------
