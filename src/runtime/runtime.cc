@@ -413,7 +413,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       slept = doorbell_->SleepAsWaiter(kind, until, [this] { return AnyDue(); });
       lock.lock();
       polling_ = false;
-      if (others_waiting_ > 0) Bump();
+      if (others_waiting_ > 0) Bump();  // one of them polls from now on, or sees what it waited for
     } else {
       ++others_waiting_;
       uint32_t seen = event_.load();
@@ -465,9 +465,7 @@ WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, in
   if (enough()) return WaitOutcome::kReady;
   for (Object* object : objects) owner_->Want(object, actions_);
   Perform();
-  for (Object* object : objects) ++object->waiters;
   auto outcome = WaitUntil(lock, deadline_ns, true, enough);
-  for (Object* object : objects) --object->waiters;
   NotifyPeers(lock);
   return outcome;
 }
