@@ -275,8 +275,13 @@ struct ResultOf<Returns<T...>> {
   using Type = std::tuple<Ref<T>...>;
   static constexpr uint32_t kCount = sizeof...(T);
   static Type Make(core::Object** objects, uint32_t epoch) {
-    size_t i = 0;
-    return Type{RefAccess::Make<T>(objects[i++], epoch)...};
+    return MakeEach(objects, epoch, std::index_sequence_for<T...>{});
+  }
+
+ private:
+  template <size_t... I>
+  static Type MakeEach(core::Object** objects, uint32_t epoch, std::index_sequence<I...>) {
+    return Type{RefAccess::Make<T>(objects[I], epoch)...};
   }
 };
 

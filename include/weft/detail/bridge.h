@@ -71,9 +71,9 @@ bool ReturnRoom(Returning& out, Block* room, const char* type, size_t count);
 
 // ---- waiting. A deadline is in nanoseconds from now; negative: none.
 struct Failure {
-  std::string name;     // of the class of errors.h
-  std::string message;  // TaskError: of the exception
-  std::string type_name, function_name;
+  std::string name = {};     // of the class of errors.h
+  std::string message = {};  // TaskError: of the exception
+  std::string type_name = {}, function_name = {};
   int pid = 0;
 };
 [[noreturn]] void Throw(const Failure& failure);

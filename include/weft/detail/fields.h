@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdlib>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -17,10 +18,14 @@ template <class Aggregate>
 struct AnyField {
   template <class T>
     requires(!std::is_same_v<std::remove_cvref_t<T>, Aggregate>)
-  constexpr operator T&() const& noexcept;
+  operator T&() const& noexcept {
+    std::abort();
+  }
   template <class T>
     requires(!std::is_same_v<std::remove_cvref_t<T>, Aggregate>)
-  constexpr operator T&&() const&& noexcept;
+  operator T&&() const&& noexcept {
+    std::abort();
+  }
 };
 
 template <class T, size_t... I>
