@@ -43,7 +43,7 @@ TEST(CopyTest, WarmCopiesAreExactForEverySizeAlignmentAndThreadCount) {
 
 TEST(CopyTest, ColdCopiesMakeExactlyTheirPages) {
   for (uint64_t size : kSizes) {
-    auto source = Noise(size);
+    auto source = Noise(size + 1);
     for (uint64_t shift : {0, 64}) {
       for (int threads : {1, 3}) {
         SCOPED_TRACE(testing::Message() << size << " bytes, shifted by " << shift << ", " << threads << " threads");

@@ -111,10 +111,10 @@ TEST(SharedMemoryTest, AForkedChildDoesNotInheritMappings) {
   std::memset(mapping->data(), 1, kPageBytes);
   int status = InChild([&] {
     signal(SIGSEGV, SIG_DFL);
-    *static_cast<volatile uint8_t*>(mapping->data()) = 2;
+    // Something else may have been mapped at this address since (sanitizers do), but it is not our page.
+    if (*static_cast<volatile uint8_t*>(mapping->data()) == 1) _exit(1);
   });
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
-  EXPECT_EQ(mapping->data()[0], 1);
+  EXPECT_TRUE((WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV) || status == 0) << status;
 }
 
 TEST(SharedMemoryTest, AFileSizeLimitIsAnErrorAndNotASignal) {
