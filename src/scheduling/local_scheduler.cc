@@ -350,6 +350,7 @@ void LocalScheduler::EndLease(LeaseId id) {
   auto& claim = claims_.at(key);
   --claim.held;
   if (recalled) --claim.recalled;
+  claim.waiting_since_ns = now_ns_;  // who just had a turn waits a whole one for the next
   DropIfEmpty(key);
 }
 

@@ -138,7 +138,7 @@ class LocalScheduler {
     uint32_t recalled = 0;         // of those held
     uint32_t passed_over = 0;      // grants to others since it first did not fit
     uint64_t last_served = 0;      // by grant number
-    int64_t waiting_since_ns = 0;  // when the wish began or was last served
+    int64_t waiting_since_ns = 0;  // since the wish began or a lease was last had
   };
   struct Lease {
     ProcessId worker;
