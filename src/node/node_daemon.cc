@@ -489,6 +489,7 @@ void NodeDaemon::Perform(const SetDemand& action) {
       scheduler_->Handle(WorkerBlocked{id}, scheduler_actions_);
     }
   }
+  if (action.on) scheduler_->Handle(BlockedFlagsRead{}, scheduler_actions_);
 }
 
 void NodeDaemon::Perform(const KillWorker& action) {

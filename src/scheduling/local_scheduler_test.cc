@@ -44,6 +44,9 @@ class Transcript {
     std::vector<SchedulerAction> actions;
     scheduler.Handle(event, actions);
     scheduler.CheckInvariants();
+    // The caller's answer to SetDemand. Workers that a transcript says are blocked, it reports itself.
+    scheduler.Handle(BlockedFlagsRead{}, actions);
+    scheduler.CheckInvariants();
     std::string text;
     for (const auto& action : actions) {
       if (!show_wants && std::holds_alternative<WantWorkers>(action)) continue;
@@ -101,7 +104,7 @@ TEST(LocalScheduler, ABlockedWorkerLendsItsCpuAndTakesItBack) {
   t.Worker(4);
   EXPECT_EQ(t.Wish(1, 1, 1), "grant 1: worker 2 to 1");
   // The task on worker 2 has a child. It cannot run beside its parent, until the parent waits for it.
-  EXPECT_EQ(t.Wish(2, 1, 1, 1), "recall 1 from 1; demand on");
+  EXPECT_EQ(t.Wish(2, 1, 1, 1), "demand on; recall 1 from 1");
   EXPECT_EQ(t.Block(2), "grant 2: worker 3 to 2; demand off");
   EXPECT_EQ(t.scheduler.free().Of("CPU"), 0);
   // The parent resumes while the child's lease is still held: over-committed by what was lent, and nothing is granted.
@@ -110,6 +113,24 @@ TEST(LocalScheduler, ABlockedWorkerLendsItsCpuAndTakesItBack) {
   EXPECT_EQ(t.Wish(1, 1, 1), "demand on");
   EXPECT_EQ(t.Return(2, 2), "");
   EXPECT_EQ(t.Return(1, 1), "grant 3: worker 2 to 1; demand off");
+}
+
+TEST(LocalScheduler, NothingIsRecalledBeforeTheFlagsWereRead) {
+  LocalScheduler scheduler(LocalScheduler::Config{Cpus(1)});
+  std::vector<SchedulerAction> actions;
+  scheduler.Handle(ProcessJoined{ProcessId{1}, false}, actions);
+  for (uint64_t worker = 2; worker <= 3; ++worker) scheduler.Handle(ProcessJoined{ProcessId{worker}, true}, actions);
+  scheduler.Handle(LeasesRequested{ProcessId{1}, Cpus(1), 1, 0}, actions);
+  actions.clear();
+  scheduler.Handle(LeasesRequested{ProcessId{2}, Cpus(1), 1, 1}, actions);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(Describe(actions[0]), "demand on");
+  actions.clear();
+  scheduler.Handle(WorkerBlocked{ProcessId{2}}, actions);
+  scheduler.Handle(BlockedFlagsRead{}, actions);
+  ASSERT_EQ(actions.size(), 2u);
+  EXPECT_EQ(Describe(actions[0]), "grant 2: worker 3 to 2");
+  EXPECT_EQ(Describe(actions[1]), "demand off");
 }
 
 TEST(LocalScheduler, OnlyCpusAreLent) {
@@ -365,6 +386,8 @@ class RandomSession {
   void Do(const Event& event) {
     std::vector<SchedulerAction> actions;
     scheduler_.Handle(event, actions);
+    scheduler_.CheckInvariants();
+    scheduler_.Handle(BlockedFlagsRead{}, actions);
     scheduler_.CheckInvariants();
     for (const auto& action : actions) {
       trace_ += Describe(action) + "\n";
