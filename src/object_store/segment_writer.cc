@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "object_store/copy.h"
+
 namespace weft::core {
 namespace {
 
@@ -125,7 +127,25 @@ Result<Allocation> SegmentWriter::Allocate(ObjectId object, uint64_t size, Popul
   entry->offset.store(location.offset, std::memory_order_relaxed);
   entry->size.store(size, std::memory_order_relaxed);
   At("entry written");
-  return Allocation{mapping_.data() + location.offset, location, later && taken->cold_bytes > 0};
+  Allocation allocation{.data = mapping_.data() + location.offset, .location = location};
+  if (later && !taken->cold.empty()) {
+    allocation.cold_begin = taken->cold.front().offset - taken->range.offset;
+    allocation.cold_end = taken->cold.back().end() - taken->range.offset;
+  }
+  return allocation;
+}
+
+Status SegmentWriter::Fill(const Allocation& allocation, uint64_t at, const void* bytes, uint64_t size) const {
+  WEFT_CHECK(at <= allocation.location.size && size <= allocation.location.size - at, "a copy beyond its allocation");
+  const auto* from = static_cast<const uint8_t*>(bytes);
+  int threads = CopyThreads(size);
+  uint64_t end = at + size;
+  uint64_t cold_begin = std::clamp(allocation.cold_begin, at, end);
+  uint64_t cold_end = std::clamp(allocation.cold_end, cold_begin, end);
+  CopyWarm(allocation.data + at, from, cold_begin - at, threads);
+  CopyWarm(allocation.data + cold_end, from + (cold_end - at), end - cold_end, threads);
+  return CopyCold({fd_.get(), allocation.location.offset + cold_begin, allocation.data + cold_begin},
+                  from + (cold_begin - at), cold_end - cold_begin, threads);
 }
 
 SegmentWriter::Slot* SegmentWriter::Find(const Location& location, SlotState state) {

@@ -31,12 +31,13 @@ namespace weft::core {
 struct Allocation {
   uint8_t* data = nullptr;  // writable until Seal
   Location location;
-  bool cold = false;  // pages are still to be populated: write with CopyLarge(..., Pages::kCold), see copy.h
+  // The part of the range, from data on, with pages that do not exist yet. Only with Populate::kWhileCopying.
+  uint64_t cold_begin = 0, cold_end = 0;
 };
 
 enum class Populate {
   kNow,           // the caller writes as it likes
-  kWhileCopying,  // the caller uses CopyLarge, which populates in step with copying; faster for cold pages
+  kWhileCopying,  // the caller writes with Fill, which makes pages as it copies; twice as fast where they are cold
 };
 
 struct SegmentCounters {
@@ -71,6 +72,9 @@ class SegmentWriter {
   // Room for one object. kFull with *missing_budget > 0: reserve so much (or more), AddBudget, try again. kFull with 0:
   // the address space is fragmented, freeing objects helps. kUnavailable: the system has no pages.
   Result<Allocation> Allocate(ObjectId object, uint64_t size, Populate populate, uint64_t* missing_budget);
+  // Copies bytes into an allocation, `at` bytes from its start, with several threads if cores are free. No lock is held.
+  // Fails only if the system has no pages; the caller then aborts the allocation.
+  Status Fill(const Allocation& allocation, uint64_t at, const void* bytes, uint64_t size) const;
   // Publishes what was allocated. False if the location is not an allocation that is being written.
   bool Seal(const Location& location);
   // Takes back an allocation that was not sealed. False if there is none such.

@@ -14,6 +14,9 @@
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -117,6 +120,14 @@ Status PopulatePages(void* address, uint64_t size) {
     begin += chunk;
   }
   return {};
+}
+
+void MapExistingPages(void* address, uint64_t size) {
+  auto begin = reinterpret_cast<uintptr_t>(address) & ~(kPageBytes - 1);
+  auto end = reinterpret_cast<uintptr_t>(address) + size;
+  // A read fault maps sixteen neighbours at once and, in a shared mapping of memory, maps them writable; a write fault
+  // maps one. This is twice as fast as MADV_POPULATE_WRITE.
+  (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_READ);
 }
 
 Status PunchPages(int fd, uint64_t offset, uint64_t size) {

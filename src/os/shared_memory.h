@@ -81,6 +81,11 @@ Result<SharedMemoryFacts> InspectSharedMemory(int fd);
 // system has none left. Populates in chunks, so that a signal or another thread's mmap is not held up for long.
 Status PopulatePages(void* address, uint64_t size);
 
+// Enters pages that already exist into the page table of a writable mapping, so that writing to them does not fault.
+// Only a matter of speed: where the system does not know how, nothing happens. Must not be used on holes, which it would
+// fill uncounted.
+void MapExistingPages(void* address, uint64_t size);
+
 // Gives the whole pages of [offset, offset + size) back to the system; they read as zeros afterwards.
 Status PunchPages(int fd, uint64_t offset, uint64_t size);
 

@@ -45,8 +45,7 @@ bool RingProducer::MakeRoom(uint32_t bytes) {
   room_end_ = nothing_above ? std::max(limit_, offset_) : in_flight.barrier;
   if (offset_ + bytes <= room_end_) return true;
 
-  const auto grown_to = [&](uint32_t end) {
-    uint32_t limit = limit_;
+  const auto grown = [](uint32_t limit, uint32_t end) {
     while (limit < end && limit < kRingDataBytes) limit *= 2;
     return limit;
   };
@@ -57,7 +56,7 @@ bool RingProducer::MakeRoom(uint32_t bytes) {
   if (may_jump && in_flight.bytes * 4 <= limit_) {
     uint32_t limit = limit_;
     if (in_flight.bytes * 16 <= limit_ && limit_ > kRingFirstWindowBytes) limit /= 2;
-    if (in_flight.bytes == 0) limit = std::max(limit, grown_to(bytes));
+    if (in_flight.bytes == 0) limit = grown(limit, bytes);
     const uint32_t room_end = std::min(limit, in_flight.lowest);
     if (bytes <= room_end && offset_ != 0) {
       limit_ = limit;
@@ -69,7 +68,7 @@ bool RingProducer::MakeRoom(uint32_t bytes) {
   }
   // It does not: enlarge the window, where we are or, if frames lie in the way, beyond them.
   const uint32_t start = nothing_above ? offset_ : std::max(limit_, in_flight.highest);
-  const uint32_t limit = grown_to(start + bytes);
+  const uint32_t limit = grown(limit_, start + bytes);
   if ((nothing_above || may_jump) && start + bytes <= limit) {
     limit_ = limit;
     touched_ = std::max(touched_, limit_);
