@@ -90,8 +90,9 @@ def _prepare() -> None:
     # so that programs started by tasks are not deaf to it.
     signal.signal(signal.SIGINT, lambda signum, frame: None)
 
-    from . import _functions
+    from . import _api, _functions
 
+    _api.install_hooks()
     _functions.set_worker_path(sys.path)
 
 
