@@ -39,7 +39,8 @@ _ARGUMENTS = (
 
 _lock = RLock()
 _context = None
-_hooks_installed = False
+_exit_hook_installed = False
+_fork_hooks_installed = False
 _forked = False  # this process is a fork of one that had a session
 
 
@@ -238,20 +239,27 @@ def _start(resources: dict, object_store_memory: int, log_to_driver: bool) -> di
             "forward_output": log_to_driver,
         }
     )
-    install_hooks()
+    install_fork_hooks()
+    _install_exit_hook()
     _events.start()
     return started
 
 
-def install_hooks() -> None:
-    """What is to happen at the end of the process, and in a fork of it. In a driver and in a worker."""
-    global _hooks_installed
-    if not _hooks_installed:
+def _install_exit_hook() -> None:
+    global _exit_hook_installed
+    if not _exit_hook_installed:
         import atexit
 
         atexit.register(_shutdown_at_exit)
+        _exit_hook_installed = True
+
+
+def install_fork_hooks() -> None:
+    """What is to happen in a fork of this process, a driver or a worker."""
+    global _fork_hooks_installed
+    if not _fork_hooks_installed:
         os.register_at_fork(before=_note_fork, after_in_child=_forget_after_fork)
-        _hooks_installed = True
+        _fork_hooks_installed = True
 
 
 def _import_ahead() -> None:

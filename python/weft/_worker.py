@@ -92,7 +92,7 @@ def _prepare() -> None:
 
     from . import _api, _functions
 
-    _api.install_hooks()
+    _api.install_fork_hooks()
     _functions.set_worker_path(sys.path)
 
 
