@@ -15,7 +15,7 @@ namespace weft::core {
 
 }  // namespace weft::core
 
-#define WEFT_CHECK(condition, message)                                                             \
-  do {                                                                                             \
+#define WEFT_CHECK(condition, message)                                                                         \
+  do {                                                                                                         \
     if (__builtin_expect(!(condition), 0)) ::weft::core::CheckFailed(#condition, __FILE__, __LINE__, message); \
   } while (0)

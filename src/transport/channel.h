@@ -11,9 +11,11 @@
 // Revoking. Revoke(ticket) ends in exactly one of kRevoked and kClaimed for each ticket. On a ring the answer is
 // there at once. On a socket it is kPending first, and NextRevokeOutcome gives the answer later.
 //
-// Threads: one sender and one receiver at a time on each side; the caller serialises. Nothing here blocks.
+// Threads: one sender and one receiver at a time on each side; the caller serialises (on a socket, the two as well).
+// Nothing here blocks.
 // A peer may die at any instruction: what it had committed can still be read, an uncommitted frame never shows,
-// and a frame the dead peer had not claimed is reported kRevoked by Revoke.
+// and a frame the dead peer had not claimed is reported kRevoked by Revoke. (On a socket that is known only of frames
+// that had not left; others are reported kClaimed, which after a death means "may have run".) Ask once for each ticket.
 #pragma once
 
 #include <cstdint>

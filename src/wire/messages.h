@@ -33,13 +33,13 @@ enum class Role : uint8_t { kDriver = 1, kWorker = 2 };
 struct OpenSession {
   uint32_t protocol = kProtocolVersion;
   int32_t pid = 0;
-  ResourceAmounts resources;            // "CPU" included
-  uint64_t object_store_bytes = 0;      // 0: the daemon decides (30 % of what the machine or cgroup allows)
-  uint8_t python_workers = 0;           // 1: worker_command starts a zygote; 0: it starts a worker itself
+  ResourceAmounts resources;        // "CPU" included
+  uint64_t object_store_bytes = 0;  // 0: the daemon decides (30 % of what the machine or cgroup allows)
+  uint8_t python_workers = 0;       // 1: worker_command starts a zygote; 0: it starts a worker itself
   std::vector<std::string> worker_command;
   std::vector<std::string> environment;  // NAME=VALUE, complete
   std::string working_directory;
-  uint8_t forward_output = 1;           // send the workers' output to the driver
+  uint8_t forward_output = 1;  // send the workers' output to the driver
 };
 struct WorkerReady {  // a worker's first message
   uint32_t protocol = kProtocolVersion;
@@ -53,7 +53,7 @@ struct RequestLeases {  // the whole present wish for this shape; a later messag
 struct ReturnLease {
   LeaseId lease;
 };
-struct Blocked {};  // sent only if the page's demand flag is set: this worker's task waits and lends its CPU
+struct Blocked {};       // sent only if the page's demand flag is set: this worker's task waits and lends its CPU
 struct SegmentCreated {  // with one descriptor, read-write; the segment has the sender's number
   uint64_t size = 0;
 };
@@ -134,10 +134,10 @@ struct LeaseRefused {  // no worker can be had for this shape, ever
 };
 struct Exit {};  // leave now, in order
 
-using Message = std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
-                             OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome,
-                             ChannelOpened, LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved,
-                             TrimMemory, Routed, ObjectsFreed, WorkerOutput, LeaseRefused, Exit>;
+using Message = std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked,
+                             SegmentCreated, OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell,
+                             Welcome, ChannelOpened, LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened,
+                             MemoryReserved, TrimMemory, Routed, ObjectsFreed, WorkerOutput, LeaseRefused, Exit>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -1,0 +1,91 @@
+"""Runs the style checks and all tests, the next also if one failed, and ends with a summary of what passed.
+
+usage: .venv/bin/python scripts/test.py
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+REPORTS = ROOT / "build" / "reports"
+JOBS = os.environ.get("JOBS") or str(os.cpu_count())
+
+
+class Step:
+    """One command, and what its JUnit report counted if it writes one."""
+
+    def __init__(self, name: str, command: list, report: str = "", hide: str = "$^"):
+        self.name = name
+        self.report = REPORTS / report if report else None
+        print(f"\n=== {name} ===", flush=True)
+        start = time.monotonic()
+        self.ok = self.run([str(part) for part in command], re.compile(hide))
+        self.seconds = time.monotonic() - start
+        self.passed = self.failed = self.skipped = 0
+        if self.report:
+            self.count()
+
+    def run(self, command: list, hide: re.Pattern) -> bool:
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+            for line in process.stdout:
+                if not hide.match(line):
+                    print(line, end="", flush=True)
+        return process.returncode == 0
+
+    def count(self) -> None:
+        cases = []
+        if self.report.exists():
+            cases = list(ElementTree.parse(self.report).getroot().iter("testcase"))
+        for case in cases:
+            kinds = {child.tag for child in case}
+            if kinds & {"failure", "error"}:
+                self.failed += 1
+            elif "skipped" in kinds:
+                self.skipped += 1
+            else:
+                self.passed += 1
+        # No test at all is a broken build, not a success.
+        self.ok = self.ok and self.failed == 0 and self.passed > 0
+
+    def line(self) -> str:
+        verdict = "ok" if self.ok else "FAILED"
+        counts = ""
+        if self.report:
+            counts = f"{self.passed} passed"
+            counts += f", {self.failed} failed" if self.failed else ""
+            counts += f", {self.skipped} skipped" if self.skipped else ""
+        return f"  {self.name:<14} {verdict:<7} {self.seconds:6.1f} s  {counts}"
+
+
+def main() -> int:
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
+    ctest = ["ctest", "--test-dir", "build/release", "--output-on-failure", "--parallel", JOBS]
+    passing = r"\s*(Start\s+\d+:|\d+/\d+ Test .* Passed )|Internal ctest|Test project"
+    python = sys.executable
+    steps = [
+        Step("style", ["scripts/lint"]),
+        Step("C++ tests", [*ctest, "--output-junit", REPORTS / "cpp.xml"], "cpp.xml", hide=passing),
+        Step("Python tests", [python, "-m", "pytest", "-q", f"--junitxml={REPORTS / 'python.xml'}"], "python.xml"),
+    ]
+    passed, failed = sum(step.passed for step in steps), sum(step.failed for step in steps)
+    ok = all(step.ok for step in steps)
+    print("\n=== summary ===")
+    for step in steps:
+        print(step.line())
+    if ok:
+        print(f"{passed} passed")
+    else:
+        bad = ", ".join(step.name for step in steps if not step.ok)
+        print(f"FAILED: {bad}; {failed} failed, {passed} passed")
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,44 @@
+// Python values to bytes and back, in the formats of wire/value_format.h.
+//
+// None, bool, int, float, str, bytes and small tuples, lists and dicts of exactly these types are encoded here and keep
+// type and identity. NumPy arrays go as arrays. Everything else is pickled by weft._serialization, large buffers apart.
+#pragma once
+
+#include <optional>
+
+#include "api_python/object_ref.h"
+#include "runtime/executor.h"
+
+namespace weft::python {
+
+// Appends the tagged form. False without an exception if the value is not of the native kind (nothing is appended
+// then); false with one if something failed.
+bool EncodeNative(PyObject* value, std::string& out);
+
+// Where an encoded value ended up. Either bytes are set, or room has data.
+struct Encoded {
+  std::string bytes;
+  core::StoreRoom room;
+  bool sealed_room = false;  // an array made by weft.empty: the room already belongs to an object
+  PyObject* room_object = nullptr;
+};
+
+// Encodes a whole value: inline if it is small, else into the store, where it will belong to `id` (none: to be put).
+// References inside are collected by the caller's Contained. False with an exception set.
+bool EncodeValue(PyObject* value, ObjectId id, Encoded& out);
+
+// A whole value. `object` is what views of stored bytes keep alive; may be nullptr for bytes that are not stored.
+PyObject* DecodeValue(std::string_view bytes, bool stored, Object* object);
+
+// Encodes the arguments of a call. Dependencies and contained references come with one local reference each.
+struct EncodedCall {
+  std::string bytes;
+  std::vector<Object*> dependencies;
+  std::vector<Object*> owned;  // among the dependencies: to be dropped after submission
+};
+bool EncodeCall(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, EncodedCall& out, const char* function);
+
+// Decodes them again; args gets positional values first, then those of kwnames. False with an exception set.
+bool DecodeCall(const core::TaskCall& call, std::vector<PyObject*>& args, size_t* num_positional, PyObject** kwnames);
+
+}  // namespace weft::python

@@ -1,0 +1,80 @@
+// The `weft` program. Each subcommand is a function of its own; this file only chooses.
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <string_view>
+
+#include "node/node_daemon.h"
+
+namespace weft::core {
+namespace {
+
+constexpr const char* kHelp =
+    "weft " WEFT_VERSION " - tasks and objects on all cores\n"
+    "\n"
+    "usage: weft [--help | --version]\n"
+    "       weft COMMAND [...]\n"
+    "\n"
+    "commands:\n"
+    "  node    serve one driver (started by weft.init(), not by hand: the driver's socket is descriptor 3)\n";
+
+int RunNode() {
+  constexpr int kDriverSocket = 3;
+  // Out of the driver's terminal session: a Ctrl-C there is the driver's to answer.
+  ::setsid();
+  ::prctl(PR_SET_NAME, "weft-node");
+  // The driver's input and output are not ours to hold open; errors are told on its standard error.
+  int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null >= 0) {
+    ::dup2(null, 0);
+    ::dup2(null, 1);
+    if (null > kDriverSocket) ::close(null);
+  }
+  ::syscall(SYS_close_range, kDriverSocket + 1u, ~0u, 0);
+  if (::fcntl(kDriverSocket, F_SETFD, FD_CLOEXEC) != 0) {
+    std::fprintf(stderr, "weft node: descriptor 3 is not a driver's socket; weft.init() starts this program itself\n");
+    return 2;
+  }
+  auto daemon = NodeDaemon::Create(UniqueFd(kDriverSocket));
+  if (!daemon) {
+    std::fprintf(stderr, "weft node: %s\n", daemon.error().message.c_str());
+    return 1;
+  }
+  return (*daemon)->Run();
+}
+
+int Main(int argc, char** argv) {
+  std::string_view command = argc > 1 ? argv[1] : "";
+  if (command == "--version") {
+    std::puts("weft " WEFT_VERSION);
+    return 0;
+  }
+  if (command == "--help" || command == "-h" || command == "help") {
+    std::fputs(kHelp, stdout);
+    return 0;
+  }
+  if (command == "node") {
+    if (argc > 2) {
+      bool help = std::string_view(argv[2]) == "--help";
+      std::fputs(kHelp, help ? stdout : stderr);
+      return help ? 0 : 2;
+    }
+    return RunNode();
+  }
+  if (command.empty()) {
+    std::fputs(kHelp, stderr);
+  } else {
+    std::fprintf(stderr, "weft: there is no command '%s'; see weft --help\n", argv[1]);
+  }
+  return 2;
+}
+
+}  // namespace
+}  // namespace weft::core
+
+int main(int argc, char** argv) { return weft::core::Main(argc, argv); }

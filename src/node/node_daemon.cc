@@ -1,0 +1,931 @@
+#include "node/node_daemon.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "os/child_process.h"
+#include "os/memory_limits.h"
+#include "os/socket.h"
+#include "transport/ring_channel.h"
+
+namespace weft::core {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+// Workers that are started before anybody asks; more would delay the first task on a large machine.
+constexpr uint32_t kMaxPrestart = 16;
+// Store memory that a process has without asking: the first small objects cost no round trip.
+constexpr uint64_t kReservedBytes = 4 << 20;
+// A process that does not read makes those who send to it wait at this many queued bytes, and go on at half of it.
+constexpr size_t kMaxQueuedBytes = 64 << 20;
+// Far beyond that, with everything that nobody can be made to wait for, it is given up.
+constexpr size_t kMaxUnreadBytes = 256 << 20;
+// Worker output waits in its pipe while the driver has this much to read, so that printing cannot fill the memory.
+constexpr size_t kMaxQueuedOutputBytes = 1 << 20;
+// Bytes taken from one connection before others get their turn.
+constexpr int kReceivesPerTurn = 8;
+// Time for an exit status to arrive after the socket has ended; then the process is killed, which a process that only
+// closed its descriptors needs; then its death is announced in any case. In sum well under a second.
+constexpr int64_t kStatusWaitNs = 150 * kMs;
+constexpr int64_t kKillWaitNs = 300 * kMs;
+constexpr size_t kMaxShapes = 256;
+constexpr size_t kMaxRememberedDeaths = 4096;
+// A zygote that dies without a request is replaced at once, but not more often than this.
+constexpr int64_t kZygotePauseNs = 1000 * kMs;
+// What a worker takes of our descriptors: socket, doorbell, two pipes; and a segment.
+constexpr uint64_t kDescriptorsPerWorker = 5;
+constexpr uint64_t kOwnDescriptors = 64;
+
+bool HasNul(const std::string& text) { return text.find('\0') != std::string::npos; }
+
+// How many descriptors a message of this type comes with.
+size_t ExpectedFds(const Message& message) { return std::holds_alternative<SegmentCreated>(message) ? 1 : 0; }
+
+}  // namespace
+
+Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
+  auto loop = EventLoop::Create();
+  if (!loop) return loop.error();
+  std::unique_ptr<NodeDaemon> daemon(new NodeDaemon(std::move(*loop)));
+  daemon->descriptor_limit_ = RaiseDescriptorLimit();
+
+  // Orphans of our workers become our children, so that nothing can slip away.
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  // Ctrl-C and a closed terminal concern the driver; if it ends, we end.
+  ::signal(SIGINT, SIG_IGN);
+  ::signal(SIGHUP, SIG_IGN);
+  ::signal(SIGPIPE, SIG_IGN);
+  sigset_t set;
+  ::sigemptyset(&set);
+  ::sigaddset(&set, SIGCHLD);
+  ::sigaddset(&set, SIGTERM);
+  ::sigprocmask(SIG_SETMASK, &set, nullptr);
+  daemon->signals_ = UniqueFd(::signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  daemon->null_ = UniqueFd(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!daemon->signals_ || !daemon->null_) {
+    return Error{ErrorKind::kUnavailable, std::string("cannot set up signals: ") + strerror(errno)};
+  }
+  auto* self = daemon.get();
+  auto watch = daemon->loop_.Add(daemon->signals_.get(), EPOLLIN, [self](uint32_t) { self->OnSignal(); });
+  if (!watch) return watch.error();
+
+  auto process = std::make_unique<Process>();
+  process->id = ProcessId{1};
+  process->is_driver = true;
+  process->stream = std::make_unique<MessageStream>(std::move(driver));
+  watch = daemon->loop_.Add(process->stream->fd(), EPOLLIN,
+                            [self](uint32_t events) { self->OnProcessEvent(ProcessId{1}, events); });
+  if (!watch) return Error{ErrorKind::kInvalid, "the driver's socket cannot be watched: " + watch.error().message};
+  process->watch = *watch;
+  daemon->processes_[process->id] = std::move(process);
+  return daemon;
+}
+
+NodeDaemon::~NodeDaemon() = default;
+
+int NodeDaemon::Run() {
+  while (!ended_) {
+    loop_.Wait(NextDeadline());
+    int64_t now = NowNs();
+    CheckClosing();
+    if (scheduler_ && !ended_) {
+      scheduler_->Handle(TimePassed{now}, scheduler_actions_);
+      Settle();
+      pool_->TimePassed(now, pool_actions_);
+      Settle();
+      if (auto tick = budget_->NextTickNs(); tick && *tick <= now) {
+        budget_->Handle(MemoryBudget::Ticked{now}, budget_actions_);
+        Settle();
+      }
+    }
+    FlushAll();
+    PauseOrResumeOutput();
+  }
+  KillEverything();
+  return exit_code_;
+}
+
+int64_t NodeDaemon::NextDeadline() const {
+  int64_t next = INT64_MAX;
+  for (ProcessId id : closing_) {
+    const auto& process = *processes_.at(id);
+    next = std::min(next, process.closing_since_ns + (process.kill_sent ? kStatusWaitNs + kKillWaitNs : kStatusWaitNs));
+  }
+  if (scheduler_) {
+    next = std::min({next, scheduler_->next_wakeup_ns(), pool_->next_wakeup_ns()});
+    next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
+  }
+  return next;
+}
+
+NodeDaemon::Process* NodeDaemon::Find(ProcessId id) {
+  auto found = processes_.find(id);
+  return found == processes_.end() ? nullptr : found->second.get();
+}
+
+// ---- messages ---------------------------------------------------------------------------------------------------
+
+void NodeDaemon::OnProcessEvent(ProcessId id, uint32_t epoll_events) {
+  auto* process = Find(id);
+  if (process == nullptr) return;
+  if ((epoll_events & EPOLLOUT) != 0) unflushed_.insert(id);
+  if ((epoll_events & (EPOLLIN | EPOLLHUP | EPOLLERR)) == 0) return;
+  // After a hang-up nothing new can be sent, so what is left is bounded and read to its end even from one that waits.
+  bool hung_up = (epoll_events & (EPOLLHUP | EPOLLERR)) != 0;
+  ReadFrom(*process, hung_up);
+}
+
+void NodeDaemon::ReadFrom(Process& process, bool to_the_end) {
+  ProcessId id = process.id;
+  auto& stream = *process.stream;
+  for (int turn = 0; !ended_; ++turn) {
+    while (auto received = stream.Next()) {
+      HandleMessage(process, std::move(*received));
+      Settle();
+      if (ended_ || Find(id) == nullptr) return;
+      if (!process.waits_for.empty() && !to_the_end) return UpdateInterest(process);
+    }
+    if (stream.state() == MessageStream::State::kBroken) return Refuse(process, stream.why());
+    if (turn == kReceivesPerTurn && !to_the_end) return;
+    if (!stream.Receive()) break;
+  }
+  if (ended_) return;
+  if (stream.state() == MessageStream::State::kClosed) BeginClosing(process);
+}
+
+void NodeDaemon::HandleMessage(Process& process, ReceivedMessage received) {
+  using Stage = Process::Stage;
+  auto& message = received.message;
+  bool opens = std::holds_alternative<OpenSession>(message) || std::holds_alternative<WorkerReady>(message);
+  bool expected = process.stage == Stage::kConnecting
+                      ? (process.is_driver ? std::holds_alternative<OpenSession>(message)
+                                           : std::holds_alternative<WorkerReady>(message))
+                      : !opens;
+  if (!expected) return Refuse(process, "sent message " + std::to_string(message.index()) + " out of turn");
+  if (received.fds.size() != ExpectedFds(message)) {
+    return Refuse(process, "sent message " + std::to_string(message.index()) + " with " +
+                               std::to_string(received.fds.size()) + " descriptors");
+  }
+  if (auto* created = std::get_if<SegmentCreated>(&message)) {
+    return HandleSegmentCreated(process, *created, std::move(received.fds[0]));
+  }
+  std::visit(
+      [&](auto& m) {
+        if constexpr (requires { Handle(process, m); }) {
+          Handle(process, m);
+        } else {
+          Refuse(process, "sent message " + std::to_string(message.index()) + ", which only a daemon sends");
+        }
+      },
+      message);
+}
+
+void NodeDaemon::Refuse(Process& process, const std::string& why) {
+  std::fprintf(stderr, "weft node: %s %s %s; its connection is closed\n", process.is_driver ? "the driver" : "worker",
+               process.is_driver ? "" : ToString(process.id).c_str(), why.c_str());
+  if (process.is_driver) return EndSession(1);
+  process.note = "the node daemon ended it because it " + why;
+  BeginClosing(process);
+  Kill(process, process.note);
+}
+
+void NodeDaemon::Handle(Process& process, OpenSession& message) {
+  auto refuse = [&](const std::string& why) { Refuse(process, "asked for a session that cannot be: " + why); };
+  if (message.protocol != kProtocolVersion) {
+    return refuse("it speaks protocol version " + std::to_string(message.protocol) + ", this program version " +
+                  std::to_string(kProtocolVersion) + "; install the same weft on both sides");
+  }
+  if (!IsValidShape(message.resources)) return refuse("its resources are not in order");
+  if (message.worker_command.empty() || message.worker_command[0].empty()) return refuse("it names no worker program");
+  for (const auto* list : {&message.worker_command, &message.environment}) {
+    if (std::any_of(list->begin(), list->end(), HasNul)) return refuse("a NUL byte in its command or environment");
+  }
+  if (HasNul(message.working_directory)) return refuse("a NUL byte in its working directory");
+
+  process.claimed_pid = message.pid;
+  session_ = std::move(message);
+  auto cpus = static_cast<uint64_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
+  uint64_t most = descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
+  scheduler_ = std::make_unique<LocalScheduler>(
+      LocalScheduler::Config{session_->resources, static_cast<uint32_t>(std::min<uint64_t>(most, 4096))});
+  WorkerPool::Config pool;
+  pool.prestart = static_cast<uint32_t>(std::min<uint64_t>(cpus, kMaxPrestart));
+  pool.keep = static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(cpus, 1), 4096));
+  pool_ = std::make_unique<WorkerPool>(pool);
+  uint64_t store_bytes = session_->object_store_bytes;
+  if (store_bytes == 0) store_bytes = DefaultCapacity(ReadMemoryLimits());
+  budget_ = std::make_unique<MemoryBudget>(MemoryBudget::Options{.capacity_bytes = store_bytes});
+
+  if (!Welcomed(process)) return refuse("no descriptors are left for it");
+  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
+  scheduler_->Handle(ProcessJoined{process.id, false}, scheduler_actions_);
+  FlushAll();  // the driver goes on while we start what it will need
+  pool_->SessionOpened(NowNs(), pool_actions_);
+}
+
+bool NodeDaemon::Welcomed(Process& process) {
+  auto page = CreateDoorbellPage();
+  if (!page) return false;
+  auto doorbell = PeerDoorbell::Open(page->get());
+  if (!doorbell) return false;
+  process.doorbell = std::move(*doorbell);
+  process.doorbell_fd = ShareFd(std::move(*page));
+  process.stage = Process::Stage::kReady;
+  Welcome welcome;
+  welcome.process = process.id;
+  welcome.driver = ProcessId{1};
+  welcome.object_store_bytes = budget_->capacity_bytes();
+  welcome.reserved_bytes = budget_->Admit(process.id, kReservedBytes);
+  welcome.cpus = static_cast<uint32_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
+  Send(process, welcome, {process.doorbell_fd});
+  return true;
+}
+
+void NodeDaemon::Handle(Process& process, WorkerReady& message) {
+  if (message.protocol != kProtocolVersion) {
+    return Refuse(process, "speaks protocol version " + std::to_string(message.protocol));
+  }
+  process.claimed_pid = message.pid;
+  // Its zygote may have died before it could tell the number. Believed only if it is really our child.
+  if (process.pid == 0 && !zygote_ && message.pid > 0 && !pids_.contains(message.pid)) {
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(message.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
+      process.pid = message.pid;
+      pids_[message.pid] = process.id;
+    }
+  }
+  if (!Welcomed(process)) return Refuse(process, "found no descriptors left");
+  process.last_stderr.clear();
+  pool_->WorkerBecameReady(process.id, NowNs());
+  scheduler_->Handle(ProcessJoined{process.id, true}, scheduler_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, RequestLeases& message) {
+  if (!IsValidShape(message.shape)) return Refuse(process, "asked for resources that cannot be");
+  if (scheduler_->ShapesOf(process.id) >= kMaxShapes && message.count > 0) {
+    return Send(process, LeaseRefused{message.shape, "one process asks for more than " + std::to_string(kMaxShapes) +
+                                                         " different resource shapes at once"});
+  }
+  RereadBlockedFlags();
+  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
+  scheduler_->Handle(LeasesRequested{process.id, std::move(message.shape), message.count, message.depth},
+                     scheduler_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, ReturnLease& message) {
+  RereadBlockedFlags();
+  ProcessId worker = scheduler_->WorkerOf(message.lease, process.id);
+  if (worker) pool_->WorkerWasFreed(worker, NowNs());
+  scheduler_->Handle(LeaseReturned{process.id, message.lease}, scheduler_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, Blocked&) {
+  RereadBlockedFlags();
+  // It may have resumed since it sent this.
+  if (process.doorbell->blocked().load() != 0) {
+    scheduler_->Handle(WorkerBlocked{process.id}, scheduler_actions_);
+  }
+}
+
+void NodeDaemon::HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd) {
+  Status status = segments_.Adopt(SegmentId{process.id.value}, OwnedFd(fd.Release()), message.size);
+  if (!status.ok()) Refuse(process, "offered a segment that cannot be kept: " + status.error().message);
+}
+
+void NodeDaemon::Handle(Process& process, OpenSegment& message) {
+  auto opened = segments_.OpenReadOnly(message.segment);
+  if (!opened.ok()) return Send(process, SegmentOpened{message.segment, 0});
+  Send(process, SegmentOpened{message.segment, segments_.SizeOf(message.segment)},
+       {ShareFd(UniqueFd(opened->Release()))});
+}
+
+void NodeDaemon::Handle(Process& process, ReserveMemory& message) {
+  budget_->Handle(MemoryBudget::Reserved{process.id, message.request, message.bytes, NowNs()}, budget_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, ReleaseMemory& message) {
+  budget_->Handle(MemoryBudget::Released{process.id, message.bytes, NowNs()}, budget_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, RouteTo& message) {
+  auto* target = Find(message.to);
+  if (target == nullptr || target->stage != Process::Stage::kReady) {
+    auto death = deaths_.find(message.to);
+    std::string how = death != deaths_.end()          ? death->second
+                      : message.to.value > last_number_ ? "it never existed"
+                                                        : "it has ended";
+    // A process that is closing will be announced; the answer then comes twice, which does no harm.
+    return Send(process, ProcessDied{message.to, std::move(how)});
+  }
+  process.acquaintances.insert(target->id);
+  target->acquaintances.insert(process.id);
+  Forward(process, *target, Routed{process.id, std::move(message.payload)});
+}
+
+void NodeDaemon::Handle(Process& process, FreeObjects& message) {
+  std::map<SegmentId, std::vector<Location>> by_segment;
+  for (const auto& location : message.locations) by_segment[location.segment].push_back(location);
+  for (auto& [segment, locations] : by_segment) {
+    ProcessId writer{segment.value};  // a segment has its writer's number
+    if (auto* target = Find(writer); target != nullptr && target->stage == Process::Stage::kReady) {
+      Forward(process, *target, ObjectsFreed{std::move(locations)});
+      continue;
+    }
+    uint64_t freed = 0;
+    for (const auto& location : locations) freed += segments_.FreeDead(location);
+    if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{writer, freed, NowNs()}, budget_actions_);
+  }
+}
+
+void NodeDaemon::Handle(Process& process, Farewell&) {
+  if (!process.is_driver) return Refuse(process, "said farewell, which only a driver does");
+  EndSession(0);
+}
+
+void NodeDaemon::Send(Process& process, const Message& message, std::vector<SharedFd> fds) {
+  if (process.stage == Process::Stage::kClosing) return;
+  process.stream->Queue(message, std::move(fds));
+  unflushed_.insert(process.id);
+}
+
+void NodeDaemon::Forward(Process& sender, Process& target, const Message& message) {
+  Send(target, message);
+  if (target.stream->queued_bytes() > kMaxQueuedBytes && sender.id != target.id) {
+    sender.waits_for.insert(target.id);
+    UpdateInterest(sender);
+  }
+}
+
+void NodeDaemon::FlushAll() {
+  while (!unflushed_.empty() && !ended_) {
+    std::set<ProcessId> batch;
+    batch.swap(unflushed_);
+    for (ProcessId id : batch) {
+      auto* process = Find(id);
+      if (process == nullptr || process->stage == Process::Stage::kClosing) continue;
+      bool sent = process->stream->Flush();
+      size_t queued = process->stream->queued_bytes();
+      if (queued > kMaxUnreadBytes) {
+        Refuse(*process, "does not read what is sent to it");
+        continue;
+      }
+      if (queued < kMaxQueuedBytes / 2) {
+        for (auto& [other_id, other] : processes_) {
+          if (other->waits_for.erase(id) == 0 || !other->waits_for.empty()) continue;
+          UpdateInterest(*other);
+          ReadFrom(*other, false);  // what it sent before it was stopped lies in our buffer already
+        }
+      }
+      if (process = Find(id); process == nullptr) continue;
+      // Nobody reads at the other end any more. What it had sent is read first.
+      if (!sent) ReadFrom(*process, true);
+      if (process = Find(id); process != nullptr) UpdateInterest(*process);
+    }
+  }
+}
+
+void NodeDaemon::UpdateInterest(Process& process) {
+  if (process.watch == 0) return;
+  uint32_t events = 0;
+  if (process.waits_for.empty()) events |= EPOLLIN;
+  if (process.stream->queued_bytes() > 0) events |= EPOLLOUT;
+  loop_.Modify(process.watch, events);
+}
+
+// ---- decisions of the machines ----------------------------------------------------------------------------------
+
+void NodeDaemon::Settle() {
+  if (settling_ || !scheduler_) return;
+  settling_ = true;
+  while (!ended_ && (!scheduler_actions_.empty() || !pool_actions_.empty() || !budget_actions_.empty())) {
+    for (auto& action : std::exchange(scheduler_actions_, {})) {
+      std::visit([&](const auto& a) { Perform(a); }, action);
+    }
+    for (auto& action : std::exchange(pool_actions_, {})) {
+      std::visit([&](const auto& a) { Perform(a); }, action);
+    }
+    for (auto& action : std::exchange(budget_actions_, {})) {
+      std::visit([&](const auto& a) { Perform(a); }, action);
+    }
+  }
+  settling_ = false;
+}
+
+void NodeDaemon::Perform(const GrantLease& action) {
+  auto* submitter = Find(action.process);
+  auto* worker = Find(action.worker);
+  // Both are known to the scheduler, but one of them may have ended since it decided.
+  bool alive = submitter != nullptr && worker != nullptr && submitter->stage == Process::Stage::kReady &&
+               worker->stage == Process::Stage::kReady;
+  if (scheduler_->IsLeased(action.worker)) pool_->WorkerWasLeased(action.worker);
+  if (!alive) return;  // its burial ends the lease
+  if (!OpenChannel(*submitter, *worker)) {
+    pool_->WorkerWasFreed(action.worker, NowNs());
+    scheduler_->Handle(LeaseReturned{action.process, action.lease}, scheduler_actions_);
+    Send(*submitter, LeaseRefused{action.shape, "no descriptors or channel slots are left on this node"});
+    return;
+  }
+  worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
+  Send(*submitter, LeaseGranted{action.shape, action.lease, action.worker});
+}
+
+bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
+  if (submitter.peers.contains(worker.id)) return true;
+  auto memory = CreateChannelMemory();
+  if (!memory) return false;
+  auto submitter_slot = TakeSlot(submitter);
+  auto worker_slot = TakeSlot(worker);
+  if (!submitter_slot || !worker_slot) {
+    if (submitter_slot) submitter.freed_slots.push_back(*submitter_slot);
+    if (worker_slot) worker.freed_slots.push_back(*worker_slot);
+    return false;
+  }
+  SharedFd shared = ShareFd(std::move(*memory));
+  submitter.peers[worker.id] = Peer{*submitter_slot, *worker_slot};
+  worker.peers[submitter.id] = Peer{*worker_slot, *submitter_slot};
+  Send(worker, ChannelOpened{submitter.id, *worker_slot, *submitter_slot, 0}, {shared, submitter.doorbell_fd});
+  Send(submitter, ChannelOpened{worker.id, *submitter_slot, *worker_slot, 1}, {shared, worker.doorbell_fd});
+  return true;
+}
+
+std::optional<uint32_t> NodeDaemon::TakeSlot(Process& process) {
+  // Slots of the dead are used again as late as possible: a late ring on one is then harmless.
+  if (process.next_slot < kDoorbellSlots) return process.next_slot++;
+  if (process.freed_slots.empty()) return std::nullopt;
+  uint32_t slot = process.freed_slots.front();
+  process.freed_slots.erase(process.freed_slots.begin());
+  return slot;
+}
+
+void NodeDaemon::Perform(const RecallLease& action) {
+  if (auto* process = Find(action.process)) Send(*process, LeaseRecalled{action.lease});
+}
+
+void NodeDaemon::Perform(const RefuseLeases& action) {
+  if (auto* process = Find(action.process)) Send(*process, LeaseRefused{action.shape, action.why});
+}
+
+void NodeDaemon::Perform(const WantWorkers& action) { pool_->WorkersWanted(action.count, NowNs(), pool_actions_); }
+
+void NodeDaemon::Perform(const SetDemand& action) {
+  // The flag first, then the look (both sequentially consistent): a worker that blocks sets its flag and then looks at
+  // ours, so at least one of the two sees the other.
+  for (auto& [id, process] : processes_) {
+    if (!process->doorbell || !scheduler_->IsLeased(id)) continue;
+    process->doorbell->demand().store(action.on ? 1 : 0);
+    if (action.on && process->doorbell->blocked().load() != 0) {
+      scheduler_->Handle(WorkerBlocked{id}, scheduler_actions_);
+    }
+  }
+}
+
+void NodeDaemon::Perform(const KillWorker& action) {
+  if (auto* process = Find(action.worker)) Kill(*process, "the process whose tasks it ran has ended");
+}
+
+void NodeDaemon::RereadBlockedFlags() {
+  for (auto& [id, process] : processes_) {
+    if (process->doorbell && scheduler_->IsLending(id) && process->doorbell->blocked().load() == 0) {
+      scheduler_->Handle(WorkerUnblocked{id}, scheduler_actions_);
+    }
+  }
+}
+
+void NodeDaemon::Perform(const StartWorker& action) {
+  last_number_ = std::max(last_number_, action.worker.value);
+  if (Status status = Launch(action.worker); !status.ok()) {
+    pool_->WorkerEnded(action.worker, status.error().message, NowNs(), pool_actions_);
+  }
+}
+
+void NodeDaemon::Perform(const RetireWorker& action) {
+  scheduler_->Handle(WorkerRetired{action.worker}, scheduler_actions_);
+  if (auto* process = Find(action.worker)) Send(*process, Exit{});
+}
+
+void NodeDaemon::Perform(const AbandonStart& action) {
+  if (auto* process = Find(action.worker)) Kill(*process, "it took too long to start");
+}
+
+void NodeDaemon::Perform(const GiveUpStarting& action) {
+  scheduler_->Handle(StartingGivenUp{action.why}, scheduler_actions_);
+}
+
+void NodeDaemon::Perform(const MemoryBudget::Grant& action) {
+  if (auto* process = Find(action.process)) Send(*process, MemoryReserved{action.request, 1, ""});
+}
+
+void NodeDaemon::Perform(const MemoryBudget::Refuse& action) {
+  if (auto* process = Find(action.process)) Send(*process, MemoryReserved{action.request, 0, action.why});
+}
+
+void NodeDaemon::Perform(const MemoryBudget::AskTrim& action) {
+  if (auto* process = Find(action.process)) Send(*process, TrimMemory{action.bytes});
+}
+
+// ---- lives ------------------------------------------------------------------------------------------------------
+
+Status NodeDaemon::Launch(ProcessId worker) {
+  auto sockets = StreamSocketPair();
+  if (!sockets) return sockets.error();
+  SharedFd theirs = ShareFd(std::move(sockets->second));
+  SharedFd outputs[2];
+  UniqueFd read_ends[2];
+  for (int i = 0; i < 2; ++i) {
+    if (session_->forward_output == 0) {
+      outputs[i] = ShareFd(UniqueFd(::fcntl(null_.get(), F_DUPFD_CLOEXEC, 3)));
+      if (outputs[i]->get() < 0) return Error{ErrorKind::kUnavailable, "no descriptors are left"};
+      continue;
+    }
+    int pipe[2];
+    if (::pipe2(pipe, O_CLOEXEC) != 0) {
+      return Error{ErrorKind::kUnavailable, std::string("cannot create a pipe: ") + strerror(errno)};
+    }
+    read_ends[i] = UniqueFd(pipe[0]);
+    outputs[i] = ShareFd(UniqueFd(pipe[1]));
+    if (Status status = SetNonblocking(pipe[0], true); !status) return status;
+  }
+
+  pid_t pid = 0;
+  if (session_->python_workers != 0) {
+    if (Status status = EnsureZygote(); !status) return status;
+    zygote_->RequestFork(worker, theirs, outputs[0], outputs[1]);
+    bool full = zygote_->Flush();
+    loop_.Modify(zygote_watch_, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
+  } else {
+    ChildProgram program;
+    program.command = session_->worker_command;
+    program.environment = session_->environment;
+    std::erase_if(program.environment, [](const std::string& entry) { return entry.starts_with("WEFT_WORKER_FD="); });
+    program.environment.push_back("WEFT_WORKER_FD=3");
+    program.working_directory = session_->working_directory;
+    program.descriptors = {{theirs->get(), 3}, {outputs[0]->get(), 1}, {outputs[1]->get(), 2}};
+    program.new_process_group = true;
+    program.die_with_parent = true;
+    auto started = StartProgram(program);
+    if (!started) return started.error();
+    pid = *started;
+  }
+
+  auto process = std::make_unique<Process>();
+  process->id = worker;
+  process->pid = pid;
+  process->stream = std::make_unique<MessageStream>(std::move(sockets->first));
+  auto watch = loop_.Add(process->stream->fd(), EPOLLIN,
+                         [this, worker](uint32_t events) { OnProcessEvent(worker, events); });
+  WEFT_CHECK(watch.ok(), "a new socket can be watched");
+  process->watch = *watch;
+  if (pid != 0) pids_[pid] = worker;
+  processes_[worker] = std::move(process);
+  for (int i = 0; i < 2; ++i) {
+    if (read_ends[i]) WatchOutput(worker, i == 1, std::move(read_ends[i]));
+  }
+  return Status();
+}
+
+Status NodeDaemon::EnsureZygote() {
+  if (zygote_) return Status();
+  ChildProgram program;
+  program.command = session_->worker_command;
+  program.environment = session_->environment;
+  program.working_directory = session_->working_directory;
+  program.die_with_parent = true;
+  auto zygote = Zygote::Start(std::move(program));
+  if (!zygote) return zygote.error();
+  zygote_ = std::move(*zygote);
+  zygote_started_ns_ = NowNs();
+  zygote_end_.clear();
+  auto watch = loop_.Add(zygote_->fd(), EPOLLIN, [this](uint32_t) { OnZygoteEvent(); });
+  WEFT_CHECK(watch.ok(), "a new socket can be watched");
+  zygote_watch_ = *watch;
+  auto output = loop_.Add(zygote_->output_fd(), EPOLLIN, [this](uint32_t) {
+    if (zygote_->ReadOutput()) return;
+    loop_.Remove(zygote_output_watch_);
+    zygote_output_watch_ = 0;
+  });
+  WEFT_CHECK(output.ok(), "a new pipe can be watched");
+  zygote_output_watch_ = *output;
+  return Status();
+}
+
+void NodeDaemon::OnZygoteEvent() {
+  bool full = zygote_->Flush();
+  while (auto event = zygote_->Next()) {
+    if (auto* forked = std::get_if<WorkerForked>(&*event)) {
+      auto* process = Find(forked->worker);
+      if (forked->pid > 0) {
+        pids_[forked->pid] = forked->worker;
+        if (process == nullptr) {
+          ::kill(forked->pid, SIGKILL);  // nobody waits for it any more
+        } else {
+          process->pid = forked->pid;
+          if (process->kill_sent) ::kill(process->pid, SIGKILL);
+        }
+      } else if (process != nullptr) {
+        process->note = std::string("the zygote cannot fork: ") + strerror(-forked->pid);
+        BeginClosing(*process);
+      }
+    } else if (auto* exited = std::get_if<WorkerExited>(&*event)) {
+      OnExit(exited->pid, exited->status);
+    }
+    if (ended_) return;
+  }
+  if (zygote_->closed()) {
+    // Its exit status follows; until then it is neither used nor replaced.
+    loop_.Remove(zygote_watch_);
+    zygote_watch_ = 0;
+    ::kill(zygote_->pid(), SIGKILL);
+    return;
+  }
+  loop_.Modify(zygote_watch_, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
+}
+
+void NodeDaemon::ZygoteEnded(int status) {
+  if (zygote_watch_ != 0) OnZygoteEvent();  // its last reports
+  zygote_->ReadOutput();
+  zygote_end_ = "the Python program that starts workers (" + session_->worker_command[0] + ") " + DescribeExit(status);
+  std::string words = zygote_->last_output();
+  while (!words.empty() && words.back() == '\n') words.pop_back();
+  if (!words.empty()) zygote_end_ += "; it said:\n" + words;
+  if (zygote_watch_ != 0) loop_.Remove(zygote_watch_);
+  if (zygote_output_watch_ != 0) loop_.Remove(zygote_output_watch_);
+  zygote_watch_ = zygote_output_watch_ = 0;
+  bool restart = NowNs() - zygote_started_ns_ > kZygotePauseNs;
+  zygote_.reset();
+  CheckClosing();
+  if (restart && !ended_ && !zygote_) {
+    [[maybe_unused]] Status ignored = EnsureZygote();  // if that fails, the next start of a worker says so
+  }
+}
+
+void NodeDaemon::OnSignal() {
+  signalfd_siginfo info;
+  bool terminate = false;
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info) terminate |= info.ssi_signo == SIGTERM;
+  if (terminate) return EndSession(0);
+  ReapChildren();
+}
+
+void NodeDaemon::ReapChildren() {
+  int status;
+  for (pid_t pid; !ended_ && (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    if (zygote_ && pid == zygote_->pid()) {
+      ZygoteEnded(status);
+    } else {
+      OnExit(pid, status);
+    }
+  }
+}
+
+void NodeDaemon::OnExit(pid_t pid, int status) {
+  auto found = pids_.find(pid);
+  if (found == pids_.end()) return;  // an orphan of a worker
+  ProcessId id = found->second;
+  pids_.erase(found);
+  auto* process = Find(id);
+  if (process == nullptr) return;
+  process->exit_status = status;
+  Bury(id);
+}
+
+void NodeDaemon::Kill(Process& process, std::string note) {
+  if (process.note.empty()) process.note = std::move(note);
+  process.kill_sent = true;
+  if (process.pid > 0 && !process.exit_status) ::kill(process.pid, SIGKILL);
+}
+
+void NodeDaemon::BeginClosing(Process& process) {
+  if (process.is_driver) return EndSession(0);
+  if (process.stage == Process::Stage::kClosing) return;
+  process.stage = Process::Stage::kClosing;
+  process.closing_since_ns = NowNs();
+  closing_.insert(process.id);
+  loop_.Remove(process.watch);
+  process.watch = 0;
+}
+
+void NodeDaemon::CheckClosing() {
+  if (closing_.empty() || ended_) return;
+  int64_t now = NowNs();
+  for (ProcessId id : std::set<ProcessId>(closing_)) {
+    auto* process = Find(id);
+    if (process == nullptr) continue;
+    // It was never forked: the zygote is gone, and its end explains it.
+    bool never_was = process->pid == 0 && process->claimed_pid == 0 && session_->python_workers != 0 && !zygote_;
+    int64_t age = now - process->closing_since_ns;
+    if (never_was || age >= kStatusWaitNs + kKillWaitNs) {
+      Bury(id);
+      Settle();
+    } else if (age >= kStatusWaitNs && !process->kill_sent) {
+      Kill(*process, "it had closed its connection to the node daemon");
+    }
+    if (ended_) return;
+  }
+}
+
+std::string NodeDaemon::DescribeDeath(const Process& process) const {
+  std::string how;
+  if (process.exit_status) {
+    how = DescribeExit(*process.exit_status);
+  } else if (process.pid == 0 && !zygote_end_.empty()) {
+    how = zygote_end_;
+  } else {
+    how = "lost its connection to the node daemon";
+  }
+  if (!process.note.empty()) how += " (" + process.note + ")";
+  return how;
+}
+
+void NodeDaemon::Bury(ProcessId id) {
+  auto* process = Find(id);
+  // What it sent and printed before it died counts. Its messages may make others die, so look again after each step.
+  if (process->stage != Process::Stage::kClosing) ReadFrom(*process, true);
+  if (ended_ || (process = Find(id)) == nullptr) return;
+  for (auto entry = pipes_.begin(); entry != pipes_.end();) {
+    auto& pipe = entry->second;
+    if (pipe.worker != id) {
+      ++entry;
+      continue;
+    }
+    // A pipe holds 64 kB; one that has more is being filled by a child that the worker left behind.
+    bool open = PumpOutput(pipe, 1 << 20);
+    if (std::string rest = pipe.lines.TakeRest(); !rest.empty()) ForwardOutput(pipe, std::move(rest));
+    if (!open) {
+      if (pipe.watch != 0) loop_.Remove(pipe.watch);
+      entry = pipes_.erase(entry);
+    } else {
+      ++entry;
+    }
+  }
+  std::string how = DescribeDeath(*process);
+  std::string why_not_started = how;
+  std::string words = process->last_stderr;
+  while (!words.empty() && words.back() == '\n') words.pop_back();
+  if (!words.empty()) why_not_started += "; it said:\n" + words;
+
+  std::set<ProcessId> concerned = process->acquaintances;
+  for (const auto& [peer_id, peer] : process->peers) {
+    concerned.insert(peer_id);
+    if (auto* other = Find(peer_id)) {
+      other->peers.erase(id);
+      other->freed_slots.push_back(peer.peer_slot);
+    }
+  }
+  for (ProcessId other_id : concerned) {
+    auto* other = Find(other_id);
+    if (other == nullptr) continue;
+    other->acquaintances.erase(id);
+    Send(*other, ProcessDied{id, how});
+    // The dead may have been about to wake it.
+    if (other->doorbell) other->doorbell->WakeAll();
+  }
+  for (auto& [other_id, other] : processes_) {
+    if (other->waits_for.erase(id) > 0) {
+      UpdateInterest(*other);
+      if (other->waits_for.empty()) unflushed_.insert(other_id);
+    }
+  }
+  if (process->watch != 0) loop_.Remove(process->watch);
+  if (process->pid != 0) pids_.erase(process->pid);
+  closing_.erase(id);
+  unflushed_.erase(id);
+  deaths_[id] = std::move(how);
+  if (deaths_.size() > kMaxRememberedDeaths) deaths_.erase(deaths_.begin());
+
+  uint64_t surviving = segments_.WriterDied(SegmentId{id.value}).surviving_bytes;
+  processes_.erase(id);
+  int64_t now = NowNs();
+  budget_->Handle(MemoryBudget::Died{id, surviving, now}, budget_actions_);
+  scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
+  pool_->WorkerEnded(id, why_not_started, now, pool_actions_);
+  Settle();
+}
+
+void NodeDaemon::EndSession(int exit_code) {
+  if (ended_) return;
+  ended_ = true;
+  exit_code_ = exit_code;
+}
+
+void NodeDaemon::KillEverything() {
+  // The zygote first, so that it forks no more. Its children become ours.
+  if (zygote_) ::kill(zygote_->pid(), SIGKILL);
+  for (auto& [id, process] : processes_) {
+    if (process->pid > 0 && !process->exit_status) ::kill(process->pid, SIGKILL);
+  }
+  // Whatever is left has us as its parent sooner or later: workers whose number we never learned, and what user code
+  // has started. The list is read again until it is empty, as each death may hand us more.
+  int64_t deadline = NowNs() + 2000 * kMs;
+  std::string path = "/proc/self/task/" + std::to_string(::getpid()) + "/children";
+  for (;;) {
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    UniqueFd list(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (list) {
+      std::string text;
+      char buffer[4096];
+      for (ssize_t size; (size = ::read(list.get(), buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(size));
+      for (const char* at = text.c_str(); *at != '\0';) {
+        char* end;
+        long pid = strtol(at, &end, 10);
+        if (end == at) break;
+        if (pid > 1) ::kill(static_cast<pid_t>(pid), SIGKILL);
+        at = end;
+      }
+    }
+    siginfo_t info{};
+    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0) return;  // no child is left
+    if (NowNs() > deadline) return;
+    if (info.si_pid != 0) continue;  // a zombie waits to be reaped
+    // Until the next child ends, or a moment has passed.
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::sigaddset(&set, SIGCHLD);
+    timespec moment{0, 5 * kMs};
+    ::sigtimedwait(&set, nullptr, &moment);
+  }
+}
+
+// ---- output -----------------------------------------------------------------------------------------------------
+
+void NodeDaemon::WatchOutput(ProcessId worker, bool is_stderr, UniqueFd fd) {
+  uint64_t number = next_pipe_++;
+  auto& pipe = pipes_[number];
+  pipe.worker = worker;
+  pipe.is_stderr = is_stderr;
+  pipe.fd = std::move(fd);
+  if (output_paused_) return;  // watched when output goes on
+  auto watch = loop_.Add(pipe.fd.get(), EPOLLIN, [this, number](uint32_t) { OnOutput(number); });
+  WEFT_CHECK(watch.ok(), "a new pipe can be watched");
+  pipe.watch = *watch;
+}
+
+void NodeDaemon::OnOutput(uint64_t number) {
+  auto found = pipes_.find(number);
+  if (found == pipes_.end()) return;
+  auto& pipe = found->second;
+  if (PumpOutput(pipe, 64 << 10)) return;
+  if (std::string rest = pipe.lines.TakeRest(); !rest.empty()) ForwardOutput(pipe, std::move(rest));
+  loop_.Remove(pipe.watch);
+  pipes_.erase(found);
+}
+
+bool NodeDaemon::PumpOutput(OutputPipe& pipe, size_t limit) {
+  char buffer[64 << 10];
+  for (size_t done = 0; done < limit;) {
+    ssize_t size = ::read(pipe.fd.get(), buffer, sizeof buffer);
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
+    if (size == 0) return false;
+    done += static_cast<size_t>(size);
+    std::string_view text(buffer, static_cast<size_t>(size));
+    if (auto* process = Find(pipe.worker); process != nullptr && process->stage == Process::Stage::kConnecting) {
+      process->last_stderr.append(text);
+      if (process->last_stderr.size() > 4096) process->last_stderr.erase(0, process->last_stderr.size() - 4096);
+    }
+    if (std::string lines = pipe.lines.Append(text); !lines.empty()) ForwardOutput(pipe, std::move(lines));
+  }
+  return true;
+}
+
+void NodeDaemon::ForwardOutput(const OutputPipe& pipe, std::string text) {
+  auto* driver = Find(ProcessId{1});
+  if (driver == nullptr) return;
+  WorkerOutput output{pipe.worker, 0, static_cast<uint8_t>(pipe.is_stderr), std::move(text)};
+  if (auto* process = Find(pipe.worker)) output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
+  Send(*driver, output);
+}
+
+void NodeDaemon::PauseOrResumeOutput() {
+  auto* driver = Find(ProcessId{1});
+  if (driver == nullptr || ended_) return;
+  size_t queued = driver->stream->queued_bytes();
+  bool pause = output_paused_ ? queued > kMaxQueuedOutputBytes / 2 : queued > kMaxQueuedOutputBytes;
+  if (pause == output_paused_) return;
+  output_paused_ = pause;
+  for (auto& [number, pipe] : pipes_) {
+    if (pause) {
+      loop_.Remove(pipe.watch);  // removed and not only silenced: an end of the pipe would be reported again and again
+      pipe.watch = 0;
+    } else {
+      uint64_t id = number;
+      auto watch = loop_.Add(pipe.fd.get(), EPOLLIN, [this, id](uint32_t) { OnOutput(id); });
+      WEFT_CHECK(watch.ok(), "a pipe can be watched again");
+      pipe.watch = *watch;
+    }
+  }
+}
+
+}  // namespace weft::core

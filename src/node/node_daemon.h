@@ -1,0 +1,196 @@
+// The node daemon of a private session: serves one driver and the workers that it starts, and ends with the driver.
+//
+// One thread, one loop, no mutex. It decides nothing itself: leases are the LocalScheduler's business, starting workers
+// the WorkerPool's, memory the MemoryBudget's; this class carries messages between them and the processes, and watches
+// over lives. What a process sends is input: nonsense ends that process's connection and with it the process, never the
+// daemon.
+//
+// A process's life here: connecting (first message awaited), ready, closing (its socket has ended; the exit status is
+// awaited for a moment, so that its death can be announced with the reason), gone. Whoever shared a channel or routed
+// messages with it hears of its death; whoever routes to it later hears it again.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "node/line_splitter.h"
+#include "node/worker_pool.h"
+#include "node/zygote.h"
+#include "object_store/memory_budget.h"
+#include "object_store/segment_keeper.h"
+#include "os/event_loop.h"
+#include "scheduling/local_scheduler.h"
+#include "transport/doorbell.h"
+#include "transport/message_stream.h"
+#include "wire/messages.h"
+
+namespace weft::core {
+
+class NodeDaemon {
+ public:
+  // `driver` is the socket to the driver. The calling process must have one thread.
+  static Result<std::unique_ptr<NodeDaemon>> Create(UniqueFd driver);
+  ~NodeDaemon();
+
+  // Serves until the driver is gone or says farewell, then kills and reaps everything that was started. Returns the
+  // exit code: 0 for an orderly end, 1 if the driver sent what cannot be understood.
+  int Run();
+
+ private:
+  struct Peer {  // of one process: another one that it shares a channel with
+    uint32_t own_slot = 0;
+    uint32_t peer_slot = 0;
+  };
+  struct Process {
+    enum class Stage : uint8_t { kConnecting, kReady, kClosing };
+    ProcessId id;
+    Stage stage = Stage::kConnecting;
+    bool is_driver = false;
+    std::unique_ptr<MessageStream> stream;
+    EventLoop::WatchId watch = 0;
+    std::set<ProcessId> waits_for;  // not read from until these take what it sent them
+
+    pid_t pid = 0;          // known to be a child of ours or of our zygote; 0: not known yet
+    pid_t claimed_pid = 0;  // what it says; for display only
+    std::optional<int> exit_status;
+    int64_t closing_since_ns = 0;
+    bool kill_sent = false;
+    std::string note;  // why we killed it, for the announcement
+
+    SharedFd doorbell_fd;
+    std::shared_ptr<PeerDoorbell> doorbell;
+    std::map<ProcessId, Peer> peers;
+    std::set<ProcessId> acquaintances;  // has exchanged routed messages with
+    uint32_t next_slot = 0;
+    std::vector<uint32_t> freed_slots;
+
+    std::string last_stderr;  // until it is ready: explains a failed start
+  };
+  struct OutputPipe {
+    ProcessId worker;
+    bool is_stderr = false;
+    UniqueFd fd;
+    EventLoop::WatchId watch = 0;
+    bool paused = false;
+    LineSplitter lines;
+  };
+
+  explicit NodeDaemon(EventLoop loop) : loop_(std::move(loop)) {}
+
+  // ---- messages
+  void OnProcessEvent(ProcessId id, uint32_t epoll_events);
+  void ReadFrom(Process& process, bool to_the_end);
+  void HandleMessage(Process& process, ReceivedMessage received);
+  void Handle(Process& process, OpenSession& message);
+  void Handle(Process& process, WorkerReady& message);
+  void Handle(Process& process, RequestLeases& message);
+  void Handle(Process& process, ReturnLease& message);
+  void Handle(Process& process, Blocked& message);
+  void Handle(Process& process, OpenSegment& message);
+  void Handle(Process& process, ReserveMemory& message);
+  void Handle(Process& process, ReleaseMemory& message);
+  void Handle(Process& process, RouteTo& message);
+  void Handle(Process& process, FreeObjects& message);
+  void Handle(Process& process, Farewell& message);
+  void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
+  // Its peer sent what no correct process sends.
+  void Refuse(Process& process, const std::string& why);
+  void Send(Process& process, const Message& message, std::vector<SharedFd> fds = {});
+  // For messages that a sender causes: it is not read from while the target is far behind.
+  void Forward(Process& sender, Process& target, const Message& message);
+  void FlushAll();
+  void UpdateInterest(Process& process);
+  bool Welcomed(Process& process);  // makes the doorbell and greets; false if that failed
+
+  // ---- decisions of the machines
+  void Settle();
+  void Perform(const GrantLease& action);
+  void Perform(const RecallLease& action);
+  void Perform(const RefuseLeases& action);
+  void Perform(const WantWorkers& action);
+  void Perform(const SetDemand& action);
+  void Perform(const KillWorker& action);
+  void Perform(const StartWorker& action);
+  void Perform(const RetireWorker& action);
+  void Perform(const AbandonStart& action);
+  void Perform(const GiveUpStarting& action);
+  void Perform(const MemoryBudget::Grant& action);
+  void Perform(const MemoryBudget::Refuse& action);
+  void Perform(const MemoryBudget::AskTrim& action);
+  // Workers that have resumed take their lent CPUs back before anything is decided.
+  void RereadBlockedFlags();
+  bool OpenChannel(Process& submitter, Process& worker);
+  std::optional<uint32_t> TakeSlot(Process& process);
+
+  // ---- lives
+  Status Launch(ProcessId worker);
+  Status EnsureZygote();
+  void OnZygoteEvent();
+  void ZygoteEnded(int status);
+  void OnSignal();
+  void ReapChildren();
+  void OnExit(pid_t pid, int status);
+  void Kill(Process& process, std::string note);
+  void BeginClosing(Process& process);
+  void Bury(ProcessId id);
+  void CheckClosing();
+  std::string DescribeDeath(const Process& process) const;
+  void EndSession(int exit_code);
+  void KillEverything();
+
+  // ---- output
+  void WatchOutput(ProcessId worker, bool is_stderr, UniqueFd fd);
+  void OnOutput(uint64_t pipe);
+  // Reads what the pipe has, at most `limit` bytes. False when it has ended.
+  bool PumpOutput(OutputPipe& pipe, size_t limit);
+  void ForwardOutput(const OutputPipe& pipe, std::string text);
+  void PauseOrResumeOutput();
+
+  int64_t NextDeadline() const;
+  Process* Find(ProcessId id);
+
+  EventLoop loop_;
+  UniqueFd signals_;
+  std::map<ProcessId, std::unique_ptr<Process>> processes_;
+  std::map<pid_t, ProcessId> pids_;
+  std::map<ProcessId, std::string> deaths_;  // how processes died, the latest ones
+  std::set<ProcessId> unflushed_;
+  std::set<ProcessId> closing_;
+  uint64_t last_number_ = 1;  // the highest number given to a process
+
+  std::optional<OpenSession> session_;
+  std::unique_ptr<LocalScheduler> scheduler_;
+  std::unique_ptr<WorkerPool> pool_;
+  std::unique_ptr<MemoryBudget> budget_;
+  SegmentKeeper segments_;
+  std::vector<SchedulerAction> scheduler_actions_;
+  std::vector<PoolAction> pool_actions_;
+  std::vector<MemoryBudget::Action> budget_actions_;
+  bool settling_ = false;
+
+  std::unique_ptr<Zygote> zygote_;
+  EventLoop::WatchId zygote_watch_ = 0;
+  EventLoop::WatchId zygote_output_watch_ = 0;
+  int64_t zygote_started_ns_ = 0;
+  std::string zygote_end_;  // how the last one ended, with its last words
+  UniqueFd null_;
+
+  std::map<uint64_t, OutputPipe> pipes_;
+  uint64_t next_pipe_ = 1;
+  bool output_paused_ = false;
+
+  uint64_t descriptor_limit_ = 1024;
+  bool ended_ = false;
+  int exit_code_ = 0;
+};
+
+}  // namespace weft::core

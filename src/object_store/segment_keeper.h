@@ -1,0 +1,69 @@
+// The daemon's side of the segments: keeps a descriptor of each, so that sealed objects outlive their writer.
+//
+// Used by the node daemon, on its loop thread. Maps nothing: it reads an index through the descriptor, so that holes stay
+// holes and a hostile writer can disturb nothing. While a writer lives, its segment is only handed out; once it died, the
+// keeper alone frees in it.
+//
+// After a death everything in the file that is not a sealed object is given back at once; each freed object gives its
+// pages back as soon as no neighbour needs them; with the last object the segment goes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "base/result.h"
+#include "object_store/segment_layout.h"
+#include "os/shared_memory.h"
+#include "wire/ids.h"
+
+namespace weft::core {
+
+struct SealedObject {
+  ObjectId object;
+  Location location;
+};
+
+class SegmentKeeper {
+ public:
+  // A writer announced its segment with a read-write descriptor. Refuses what is not a segment of that writer: wrong
+  // kind, size, seals or header, or a second one.
+  Status Adopt(SegmentId segment, OwnedFd fd, uint64_t claimed_size);
+
+  // A descriptor for a reader. kGone if there is no such segment.
+  Result<OwnedFd> OpenReadOnly(SegmentId segment) const;
+  uint64_t SizeOf(SegmentId segment) const;  // 0 if there is no such segment
+
+  // What a dead writer left. An object with a broken entry does not count; overlapping entries neither, except the first.
+  struct Estate {
+    std::vector<SealedObject> objects;
+    uint64_t surviving_bytes = 0;  // pages that are still held; for MemoryBudget::Died
+  };
+  Estate WriterDied(SegmentId segment);
+
+  // Frees one object of a dead writer. Returns how many bytes went back to the system (for MemoryBudget::DeadFreed), which
+  // may be 0 while neighbours share its pages. Unknown or outdated locations change nothing.
+  uint64_t FreeDead(const Location& location);
+
+  bool IsDead(SegmentId segment) const;
+  size_t DeadObjectCount(SegmentId segment) const;
+  uint64_t HeldBytes(SegmentId segment) const;
+  size_t segment_count() const { return segments_.size(); }
+
+ private:
+  struct Segment {
+    SegmentLayout layout;
+    OwnedFd fd;
+    bool writer_died = false;
+    // Of a dead writer: offset to end of every sealed object, page or cache line rounding included.
+    std::map<uint64_t, uint64_t> sealed;
+    uint64_t held_bytes = 0;  // after death, as last reported
+  };
+
+  std::vector<SealedObject> ReadIndex(SegmentId id, const Segment& segment) const;
+  static uint64_t MeasureHeld(const Segment& segment);
+
+  std::map<SegmentId, Segment> segments_;
+};
+
+}  // namespace weft::core

@@ -1,0 +1,78 @@
+#include "os/spawn.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+
+namespace weft::core {
+namespace {
+
+// In the child, which shares the parent's memory until it executes: nothing but system calls.
+[[noreturn]] void Execute(char* const* argv, int socket, const sigset_t* old, int* error) {
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+  sigprocmask(SIG_SETMASK, old, nullptr);
+  if (socket == 3) {
+    ::fcntl(3, F_SETFD, 0);
+  } else {
+    ::dup2(socket, 3);
+  }
+  ::syscall(SYS_close_range, 4u, ~0u, 0u);
+  ::execv(argv[0], argv);
+  *error = errno;
+  ::_exit(127);
+}
+
+}  // namespace
+
+Result<pid_t> SpawnWithSocket(const std::vector<std::string>& command, int socket) {
+  std::vector<char*> argv;
+  for (const auto& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  volatile int error = 0;
+  // No signal handler of the parent may run in the child while they share memory.
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  pid_t pid = ::vfork();
+  if (pid == 0) Execute(argv.data(), socket, &old, const_cast<int*>(&error));
+  int fork_error = errno;
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  if (pid < 0) {
+    return Error{ErrorKind::kUnavailable, std::string("cannot start the node daemon: ") + strerror(fork_error)};
+  }
+  if (error != 0) {
+    ::waitpid(pid, nullptr, 0);
+    return Error{ErrorKind::kUnavailable, "cannot execute the node daemon '" + command[0] + "': " + strerror(error)};
+  }
+  return pid;
+}
+
+void WaitForChild(pid_t pid, int64_t deadline_ns) {
+  int pidfd = static_cast<int>(::syscall(SYS_pidfd_open, pid, 0));
+  if (pidfd >= 0) {
+    for (;;) {
+      int64_t left_ms = (deadline_ns - NowNs()) / 1'000'000;
+      pollfd p{pidfd, POLLIN, 0};
+      int ready = ::poll(&p, 1, static_cast<int>(std::max<int64_t>(left_ms, 0)));
+      if (ready < 0 && errno == EINTR) continue;
+      if (ready <= 0) ::kill(pid, SIGKILL);
+      break;
+    }
+    ::close(pidfd);
+  } else {
+    ::kill(pid, SIGKILL);
+  }
+  while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace weft::core

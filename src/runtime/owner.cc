@@ -1,0 +1,907 @@
+#include "runtime/owner.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace weft::core {
+
+// ---- records ------------------------------------------------------------------------------------------------------
+
+void Value::SetBytes(ValueKind kind, std::string_view bytes) {
+  Clear();
+  size_ = static_cast<uint32_t>(bytes.size());
+  char* to = small_;
+  if (bytes.size() > sizeof small_) to = large_ = static_cast<char*>(::operator new(bytes.size()));
+  if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+  kind_.store(kind, std::memory_order_release);  // pairs with kind()
+}
+
+void Value::SetStored(const Location& location) {
+  Clear();
+  location_ = new Location(location);
+  kind_.store(ValueKind::kStored, std::memory_order_release);  // pairs with kind()
+}
+
+void Value::Clear() {
+  if (kind() == ValueKind::kStored) {
+    delete location_;
+  } else if (size_ > sizeof small_) {
+    ::operator delete(large_);
+  }
+  kind_.store(ValueKind::kPending, std::memory_order_relaxed);
+  size_ = 0;
+}
+
+Object::~Object() {
+  delete dependents;
+  delete contained;
+  delete borrowers;
+  delete askers;
+}
+
+void TaskList::PushBack(Task* task) {
+  task->previous = last;
+  task->next = nullptr;
+  (last ? last->next : first) = task;
+  last = task;
+  ++size;
+}
+
+void TaskList::PushFront(Task* task) {
+  task->next = first;
+  task->previous = nullptr;
+  (first ? first->previous : last) = task;
+  first = task;
+  ++size;
+}
+
+void TaskList::Remove(Task* task) {
+  (task->previous ? task->previous->next : first) = task->next;
+  (task->next ? task->next->previous : last) = task->previous;
+  task->next = task->previous = nullptr;
+  --size;
+}
+
+Task* TaskList::PopFront() {
+  Task* task = first;
+  if (task) Remove(task);
+  return task;
+}
+
+// ---- set-up -------------------------------------------------------------------------------------------------------
+
+Owner::~Owner() = default;
+
+uint32_t Owner::InternShape(const ResourceAmounts& amounts) {
+  auto [it, fresh] = shape_numbers_.try_emplace(amounts, static_cast<uint32_t>(shapes_.size()));
+  if (fresh) shapes_.emplace_back().amounts = amounts;
+  return it->second;
+}
+
+const Function* Owner::InternFunction(const FunctionKey& key, std::string name, std::string body) {
+  auto& slot = functions_[key];
+  if (!slot) slot = std::make_unique<Function>(Function{key, std::move(name), std::move(body)});
+  return slot.get();
+}
+
+const Function* Owner::FindFunction(const FunctionKey& key) const {
+  auto it = functions_.find(key);
+  return it == functions_.end() ? nullptr : it->second.get();
+}
+
+const TaskTemplate* Owner::InternTemplate(TaskTemplate what) {
+  auto& slot = template_index_[{what.function, what.shape, what.num_returns, what.max_retries, what.name,
+                                what.retry_exceptions}];
+  if (!slot) {
+    what.number = static_cast<uint32_t>(templates_.size());
+    slot = &templates_.emplace_back(std::move(what));
+  }
+  return slot;
+}
+
+// ---- objects ------------------------------------------------------------------------------------------------------
+
+Object* Owner::NewOwned() {
+  Object* object = objects_.New();
+  object->id = {self_, object->handle};
+  object->local_references.store(1, std::memory_order_relaxed);
+  return object;
+}
+
+void Owner::Resolve(Object* object, ValueKind kind, std::string_view bytes, const Location& location,
+                    const std::vector<Object*>& contained, Actions& out) {
+  if (!contained.empty()) {
+    object->contained = new std::vector<Object*>(contained);
+    for (Object* inner : contained) Hold(inner);
+  }
+  if (kind == ValueKind::kStored) {
+    object->value.SetStored(location);
+  } else {
+    object->value.SetBytes(kind, bytes);
+  }
+  Resolved(object);
+  Settle(out);
+}
+
+Object* Owner::Find(ObjectId id) {
+  if (id.owner == self_) {
+    Object* object = objects_.Find(id.index);
+    return object && !object->borrowed ? object : nullptr;
+  }
+  auto it = borrowed_.find(id);
+  return it == borrowed_.end() ? nullptr : it->second;
+}
+
+Object* Owner::Receive(ObjectId id, uint32_t mentions) {
+  Object* object = Find(id);
+  if (!object) {
+    if (id.owner == self_ || !id) return nullptr;
+    object = objects_.New();
+    object->id = id;
+    object->borrowed = true;
+    borrowed_.emplace(id, object);
+    if (auto dead = dead_.find(id.owner); dead != dead_.end()) {
+      object->value.SetBytes(ValueKind::kSystemError,
+                             "OwnerDiedError\nthe process that owned the object " + dead->second);
+    }
+  }
+  if (object->borrowed) object->mentions += mentions;
+  object->local_references.fetch_add(1, std::memory_order_relaxed);
+  return object;
+}
+
+void Owner::Unhold(Object* object, Actions& out) {
+  WEFT_CHECK(object->holds > 0, "a hold given back twice");
+  --object->holds;
+  Consider(object, out);
+}
+
+void Owner::Consider(Object* object, Actions& out) {
+  considered_.push_back(object);
+  if (considering_) return;
+  considering_ = true;
+  while (!considered_.empty()) {
+    Object* next = considered_.back();
+    considered_.pop_back();
+    Free(next, out);
+  }
+  considering_ = false;
+}
+
+void Owner::Free(Object* object, Actions& out) {
+  if (objects_.Find(object->handle) != object) return;  // freed already
+  if (object->local_references.load(std::memory_order_acquire) != 0 || object->holds != 0 || object->callbacks != 0) {
+    return;
+  }
+  if (object->borrowed) {
+    if (object->mentions > 0 && !dead_.contains(object->id.owner)) {
+      out.push_back({.kind = ActionKind::kGiveBack, .process = self_, .number = object->mentions, .id = object->id});
+    }
+    borrowed_.erase(object->id);
+  } else {
+    if (!object->resolved()) return;
+    if (object->borrowers && !object->borrowers->empty()) {
+      // A negative count is a mention still on its way from the process that handed the reference on.
+      if (!(faults.free_one_borrower_early && object->borrowers->size() == 1)) return;
+    }
+    if (object->value.kind() == ValueKind::kStored) {
+      out.push_back({.kind = ActionKind::kFreeStored, .id = object->id, .location = object->value.location()});
+    }
+  }
+  if (object->contained) {
+    for (Object* inner : *object->contained) Unhold(inner, out);
+  }
+  objects_.Delete(object);
+}
+
+void Owner::Want(Object* object, Actions& out) {
+  if (!object->borrowed || object->resolved() || object->fetching) return;
+  object->fetching = true;
+  out.push_back({.kind = ActionKind::kFetch, .object = object, .process = object->id.owner, .id = object->id});
+}
+
+void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
+  if (object->id.owner == receiver || dead_.contains(receiver)) return;
+  if (object->borrowed) {
+    if (dead_.contains(object->id.owner)) return;
+    out.push_back({.kind = ActionKind::kMention, .process = receiver, .number = 1, .id = object->id});
+  } else {
+    if (!object->borrowers) object->borrowers = new std::map<ProcessId, int64_t>();
+    if (++(*object->borrowers)[receiver] == 0) object->borrowers->erase(receiver);
+  }
+}
+
+void Owner::Unmention(Object* object, ProcessId receiver, Actions& out) {
+  if (object->id.owner == receiver || dead_.contains(receiver)) return;
+  if (object->borrowed) {
+    if (dead_.contains(object->id.owner)) return;
+    out.push_back({.kind = ActionKind::kGiveBack, .process = receiver, .number = 1, .id = object->id});
+  } else {
+    BorrowerMentioned(object->id, receiver, -1, out);
+  }
+}
+
+void Owner::BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Actions& out) {
+  Object* object = Find(id);
+  if (!object || object->borrowed || dead_.contains(borrower)) return;
+  if (!object->borrowers) object->borrowers = new std::map<ProcessId, int64_t>();
+  auto& have = (*object->borrowers)[borrower];
+  have += count;
+  if (have == 0) {
+    object->borrowers->erase(borrower);
+    Consider(object, out);
+  }
+}
+
+void Owner::SendTo(Object* object, ProcessId asker, Actions& out) {
+  if (object->contained) {
+    for (Object* inner : *object->contained) Mention(inner, asker, out);
+  }
+  out.push_back({.kind = ActionKind::kSendValue, .object = object, .process = asker, .id = object->id});
+}
+
+void Owner::ValueAsked(ObjectId id, ProcessId asker, Actions& out) {
+  if (dead_.contains(asker)) return;
+  Object* object = Find(id);
+  if (!object || object->borrowed) {
+    out.push_back({.kind = ActionKind::kSendValue, .object = nullptr, .process = asker, .id = id});
+  } else if (object->resolved()) {
+    SendTo(object, asker, out);
+  } else {
+    if (!object->askers) object->askers = new std::vector<ProcessId>();
+    object->askers->push_back(asker);
+  }
+}
+
+void Owner::ValueReceived(ObjectId id, const ReturnedValue& value, Actions& out) {
+  Object* object = Find(id);
+  if (object && object->borrowed && !object->resolved()) {
+    ResolveReceived(object, value, out);
+  } else {
+    // Nobody waits for it any more; the references that came with it go back.
+    for (ObjectId inner : value.contained) {
+      Object* received = Receive(inner, inner.owner == self_ ? 0 : 1);
+      if (!received) continue;
+      received->local_references.fetch_sub(1, std::memory_order_relaxed);
+      Consider(received, out);
+    }
+  }
+  Settle(out);
+}
+
+void Owner::ResolveReceived(Object* object, const ReturnedValue& value, Actions&) {
+  for (ObjectId inner : value.contained) {
+    Object* received = Receive(inner, inner.owner == self_ ? 0 : 1);
+    if (!received) continue;
+    Hold(received);
+    received->local_references.fetch_sub(1, std::memory_order_relaxed);
+    if (!object->contained) object->contained = new std::vector<Object*>();
+    object->contained->push_back(received);
+  }
+  if (value.kind == ValueKind::kStored) {
+    object->value.SetStored(value.location);
+  } else {
+    object->value.SetBytes(value.kind, value.bytes);
+  }
+  Resolved(object);
+}
+
+void Owner::Resolved(Object* object) {
+  object->producer = nullptr;
+  Hold(object);
+  resolved_.push_back(object);
+}
+
+void Owner::Announce(Object* object, Actions& out) {
+  if (object->waiters > 0 || object->callbacks > 0) out.push_back({.kind = ActionKind::kResolved, .object = object});
+  if (object->askers) {
+    for (ProcessId asker : *object->askers) {
+      if (!dead_.contains(asker)) SendTo(object, asker, out);
+    }
+    delete object->askers;
+    object->askers = nullptr;
+  }
+  if (object->dependents) {
+    std::unique_ptr<std::vector<Task*>> dependents(object->dependents);
+    object->dependents = nullptr;
+    for (Task* task : *dependents) {
+      WEFT_CHECK(task->unresolved > 0, "a dependency resolved twice");
+      --task->unresolved;
+    }
+    bool failed = object->value.kind() == ValueKind::kTaskError || object->value.kind() == ValueKind::kSystemError;
+    for (size_t i = 0; i < dependents->size(); ++i) {
+      Task* task = (*dependents)[i];
+      // The same task is listed twice if it takes the object twice: look at it once.
+      if (std::find(dependents->begin(), dependents->begin() + static_cast<ptrdiff_t>(i), task) !=
+          dependents->begin() + static_cast<ptrdiff_t>(i)) {
+        continue;
+      }
+      if (task->state != TaskState::kWaiting) continue;  // pushed behind its producer
+      if (failed) {
+        Retry(task, out);
+      } else if (task->unresolved == 0) {
+        Enqueue(task, false);
+      } else {
+        TryPushBehind(task, out);
+      }
+    }
+  }
+  Unhold(object, out);
+}
+
+// ---- tasks --------------------------------------------------------------------------------------------------------
+
+void Owner::Submit(const Submission& submission, int64_t now_ns, std::vector<Object*>& result, Actions& out) {
+  now_ns_ = now_ns;
+  Task* task = tasks_.New();
+  task->what = submission.what;
+  task->arguments_size = static_cast<uint32_t>(submission.arguments.size());
+  if (task->arguments_size > 0) {
+    task->arguments.reset(new char[task->arguments_size]);
+    std::memcpy(task->arguments.get(), submission.arguments.data(), task->arguments_size);
+  }
+  uint32_t returns = task->what->num_returns;
+  if (returns > 0) {
+    task->first_return = NewOwned();
+    task->first_return->producer = task;
+  }
+  if (returns > 1) {
+    task->more_returns.reset(new Object*[returns - 1]);
+    for (uint32_t i = 1; i < returns; ++i) {
+      task->more_returns[i - 1] = NewOwned();
+      task->more_returns[i - 1]->producer = task;
+    }
+  }
+  for (uint32_t i = 0; i < returns; ++i) result.push_back(task->Return(i));
+  if (!submission.contained.empty()) {
+    task->contained = std::make_unique<std::vector<Object*>>(submission.contained);
+    for (Object* object : submission.contained) Hold(object);
+  }
+  bool failed = false;
+  if (!submission.dependencies.empty()) {
+    task->num_dependencies = static_cast<uint32_t>(submission.dependencies.size());
+    task->dependencies.reset(new Object*[task->num_dependencies]);
+    for (uint32_t i = 0; i < task->num_dependencies; ++i) {
+      Object* object = task->dependencies[i] = submission.dependencies[i];
+      if (!faults.skip_hold_on_dependency) Hold(object);
+      if (!object->resolved()) {
+        ++task->unresolved;
+        if (!object->dependents) object->dependents = new std::vector<Task*>();
+        object->dependents->push_back(task);
+        Want(object, out);
+      } else if (object->value.kind() == ValueKind::kTaskError || object->value.kind() == ValueKind::kSystemError) {
+        failed = true;
+      }
+    }
+  }
+  if (failed) {
+    Retry(task, out);
+  } else if (task->unresolved == 0 || !TryPushBehind(task, out)) {
+    Enqueue(task, false);
+  }
+  Settle(out);
+}
+
+bool Owner::Usable(const LeasedWorker& worker) const {
+  return worker.leased && !worker.recalled && !worker.blocked && !worker.full && !worker.dead;
+}
+
+void Owner::Enqueue(Task* task, bool at_front) {
+  if (task->unresolved > 0) {
+    task->state = TaskState::kWaiting;
+    return;
+  }
+  task->state = TaskState::kReady;
+  Shape& shape = shapes_[task->what->shape];
+  at_front ? shape.ready.PushFront(task) : shape.ready.PushBack(task);
+  if (!shape.dirty) {
+    shape.dirty = true;
+    dirty_shapes_.push_back(task->what->shape);
+  }
+}
+
+void Owner::Settle(Actions& out) {
+  while (!resolved_.empty() || !dirty_shapes_.empty()) {
+    if (!resolved_.empty()) {
+      Object* object = resolved_.back();
+      resolved_.pop_back();
+      Announce(object, out);
+    } else {
+      uint32_t shape = dirty_shapes_.back();
+      dirty_shapes_.pop_back();
+      shapes_[shape].dirty = false;
+      Pump(shape, out);
+    }
+  }
+}
+
+void Owner::Pump(uint32_t number, Actions& out) {
+  Shape& shape = shapes_[number];
+  if (!shape.why_refused.empty()) {
+    while (Task* task = shape.ready.PopFront()) {
+      FailTask(task, ValueKind::kSystemError, "UnschedulableError\n" + shape.why_refused, out);
+    }
+    return;
+  }
+  while (shape.ready.first) {
+    int32_t best = -1;
+    for (int32_t candidate : shape.workers) {
+      const LeasedWorker& worker = workers_[candidate];
+      if (!Usable(worker) || worker.pushed.size >= max_pushed) continue;
+      if (best < 0 || worker.pushed.size < workers_[best].pushed.size) best = candidate;
+    }
+    if (best < 0) break;
+    Task* task = shape.ready.PopFront();
+    PushTo(best, task, out);
+    PushDependentsBehind(task, out);
+  }
+  if (!shape.ready.first) Rebalance(shape, out);
+  WishLeases(number, out);
+}
+
+void Owner::PushTo(int32_t number, Task* task, Actions& out) {
+  LeasedWorker& worker = workers_[number];
+  task->state = TaskState::kPushed;
+  task->worker = number;
+  worker.pushed.PushBack(task);
+  if (task->num_dependencies > 0 || task->contained) MentionArguments(task, worker.process, out);
+  out.push_back({.kind = ActionKind::kPush, .worker = number, .task = task});
+}
+
+bool Owner::TryPushBehind(Task* task, Actions& out) {
+  int32_t worker = -1;
+  for (uint32_t i = 0; i < task->num_dependencies; ++i) {
+    Object* object = task->dependencies[i];
+    if (object->resolved()) continue;
+    Task* producer = object->producer;
+    if (!producer || producer->state != TaskState::kPushed) return false;
+    if (worker >= 0 && producer->worker != worker) return false;
+    worker = producer->worker;
+  }
+  if (worker < 0) return false;
+  LeasedWorker& target = workers_[worker];
+  if (!Usable(target) || target.shape != task->what->shape || target.pushed.size >= max_pushed) return false;
+  PushTo(worker, task, out);
+  return true;
+}
+
+void Owner::PushDependentsBehind(Task* first, Actions& out) {
+  std::vector<Task*> work{first};
+  while (!work.empty()) {
+    Task* task = work.back();
+    work.pop_back();
+    for (uint32_t i = 0; i < task->what->num_returns; ++i) {
+      if (!task->Return(i)->dependents) continue;
+      for (Task* dependent : *task->Return(i)->dependents) {
+        if (dependent->state == TaskState::kWaiting && TryPushBehind(dependent, out)) work.push_back(dependent);
+      }
+    }
+  }
+}
+
+// An idle worker takes half of what the busiest one has not begun.
+void Owner::Rebalance(Shape& shape, Actions& out) {
+  if (shape.revoking > 0 || shape.workers.empty()) return;
+  bool idle = false;
+  LeasedWorker* busiest = nullptr;
+  for (int32_t number : shape.workers) {
+    LeasedWorker& worker = workers_[number];
+    if (Usable(worker) && worker.pushed.size == 0) idle = true;
+    if (worker.pushed.size >= 2 && (!busiest || worker.pushed.size > busiest->pushed.size)) busiest = &worker;
+  }
+  if (!idle || !busiest) return;
+  size_t take = busiest->pushed.size / 2;
+  for (Task* task = busiest->pushed.last; task != busiest->pushed.first && take > 0;) {
+    Task* previous = task->previous;
+    if (task->state == TaskState::kPushed && task->unresolved == 0) {
+      Revoke(task, out);
+      --take;
+    }
+    task = previous;
+  }
+}
+
+void Owner::Revoke(Task* task, Actions& out) {
+  task->state = TaskState::kRevoking;
+  ++shapes_[task->what->shape].revoking;
+  out.push_back({.kind = ActionKind::kRevoke, .worker = task->worker, .task = task, .number = task->handle});
+}
+
+void Owner::RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  Task* task = tasks_.Find(task_handle);
+  if (!task || task->state != TaskState::kRevoking) return;
+  LeasedWorker& worker = workers_[task->worker];
+  --shapes_[task->what->shape].revoking;
+  task->state = TaskState::kPushed;
+  if (revoked) {
+    TakeBack(task, out);
+    Retry(task, out);
+  } else if (worker.dead) {
+    std::string how = dead_[worker.process];
+    TakeBack(task, out);
+    int32_t limit = task->what->max_retries;
+    if (limit < 0 || task->attempt < static_cast<uint32_t>(limit)) {
+      if (!faults.retry_without_counting) ++task->attempt;
+      Retry(task, out);
+    } else {
+      std::string text = "WorkerCrashedError\nthe worker that ran task '" + task->what->name + "' " + how;
+      text += limit == 0 ? "; the task has max_retries=0, so it was not run again"
+                         : "; it was run " + std::to_string(task->attempt + 1) + " times (max_retries=" +
+                               std::to_string(limit) + ")";
+      FailTask(task, ValueKind::kSystemError, text, out);
+    }
+  }
+  if (worker.recalled && worker.pushed.size == 0) ReturnLease(worker, out);
+  Settle(out);
+}
+
+void Owner::PushRefused(uint64_t task_handle, int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  Task* task = tasks_.Find(task_handle);
+  if (!task || task->state != TaskState::kPushed) return;
+  LeasedWorker& worker = workers_[task->worker];
+  if (worker.pushed.size > 1) worker.full = true;  // else nothing would ever unset it; the caller tries again
+  TakeBack(task, out);
+  Retry(task, out);
+  Settle(out);
+}
+
+void Owner::FailPushed(uint64_t task_handle, std::string_view error, int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  Task* task = tasks_.Find(task_handle);
+  if (!task || task->state != TaskState::kPushed) return;
+  TakeBack(task, out);
+  FailTask(task, ValueKind::kSystemError, error, out);
+  Settle(out);
+}
+
+void Owner::TakeBack(Task* task, Actions& out) {
+  LeasedWorker& worker = workers_[task->worker];
+  worker.pushed.Remove(task);
+  if (worker.pushed.size == 0) worker.idle_since_ns = now_ns_;
+  UnmentionArguments(task, worker.process, out);
+  task->worker = -1;
+  task->state = TaskState::kWaiting;
+}
+
+void Owner::Retry(Task* task, Actions& out) {
+  for (uint32_t i = 0; i < task->num_dependencies; ++i) {
+    Object* object = task->dependencies[i];
+    if (object->value.kind() == ValueKind::kTaskError || object->value.kind() == ValueKind::kSystemError) {
+      FailTask(task, object->value.kind(), std::string(object->value.bytes()), out);
+      return;
+    }
+  }
+  Enqueue(task, true);
+}
+
+void Owner::MentionArguments(Task* task, ProcessId worker, Actions& out) {
+  auto mention = [&](Object* object) {
+    if (!task->mentioned) task->mentioned = std::make_unique<std::vector<Object*>>();
+    task->mentioned->push_back(object);
+    Mention(object, worker, out);
+  };
+  if (task->contained) {
+    for (Object* object : *task->contained) mention(object);
+  }
+  for (uint32_t i = 0; i < task->num_dependencies; ++i) {
+    Object* object = task->dependencies[i];
+    if (!object->resolved()) continue;
+    // A view of a stored value may outlive the task, so the worker borrows the object itself.
+    if (object->value.kind() == ValueKind::kStored) mention(object);
+    if (object->contained) {
+      for (Object* inner : *object->contained) mention(inner);
+    }
+  }
+}
+
+void Owner::UnmentionArguments(Task* task, ProcessId worker, Actions& out) {
+  if (!task->mentioned) return;
+  auto mentioned = std::move(task->mentioned);
+  for (Object* object : *mentioned) Unmention(object, worker, out);
+}
+
+void Owner::FailTask(Task* task, ValueKind kind, std::string_view error, Actions& out) {
+  for (uint32_t i = 0; i < task->what->num_returns; ++i) {
+    task->Return(i)->value.SetBytes(kind, error);
+    Resolved(task->Return(i));
+  }
+  Finish(task, out);
+}
+
+void Owner::Finish(Task* task, Actions& out) {
+  // A task that fails while other arguments are still pending no longer waits for them.
+  if (task->unresolved > 0) {
+    for (uint32_t i = 0; i < task->num_dependencies; ++i) {
+      if (auto* dependents = task->dependencies[i]->dependents) std::erase(*dependents, task);
+    }
+  }
+  task->state = TaskState::kFinished;
+  auto dependencies = std::move(task->dependencies);
+  auto contained = std::move(task->contained);
+  uint32_t count = task->num_dependencies;
+  tasks_.Delete(task);
+  if (!faults.skip_hold_on_dependency) {
+    for (uint32_t i = 0; i < count; ++i) Unhold(dependencies[i], out);
+  }
+  if (contained) {
+    for (Object* object : *contained) Unhold(object, out);
+  }
+}
+
+void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::string_view error,
+                    const std::vector<ReturnedValue>& values, int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  Task* task = tasks_.Find(task_handle);
+  bool owed = task && (task->state == TaskState::kPushed || task->state == TaskState::kRevoking) &&
+              workers_[task->worker].process == from;
+  if (!owed) {
+    if (!(faults.accept_late_replies && task && task->worker >= 0 && kind == ReplyKind::kValues)) return;
+  }
+  LeasedWorker& worker = workers_[task->worker];
+  if (task->state == TaskState::kRevoking) --shapes_[task->what->shape].revoking;
+  worker.pushed.Remove(task);
+  task->worker = -1;
+  task->state = TaskState::kWaiting;
+  if (worker.pushed.size == 0) worker.idle_since_ns = now_ns;
+  worker.full = false;
+  bool handed_back = kind == ReplyKind::kHandedBack || kind == ReplyKind::kHandedBackBlocked;
+  if (handed_back) {
+    if (kind == ReplyKind::kHandedBackBlocked) worker.blocked = true;
+    UnmentionArguments(task, from, out);
+    if (!faults.forget_handed_back) Retry(task, out);
+  } else {
+    worker.blocked = false;
+    // The worker took the mentions over when it claimed the task, and gives them back itself.
+    task->mentioned.reset();
+    int32_t limit = task->what->max_retries;
+    if (kind == ReplyKind::kRetryableError && (limit < 0 || task->attempt < static_cast<uint32_t>(limit))) {
+      ++task->attempt;
+      Retry(task, out);
+    } else if (kind == ReplyKind::kValues && values.size() == task->what->num_returns) {
+      for (uint32_t i = 0; i < values.size(); ++i) ResolveReceived(task->Return(i), values[i], out);
+      Finish(task, out);
+    } else if (kind == ReplyKind::kValues) {
+      FailTask(task, ValueKind::kSystemError, "WorkerCrashedError\nthe worker sent a malformed reply", out);
+    } else {
+      FailTask(task, ValueKind::kTaskError, error, out);
+    }
+  }
+  if (worker.recalled && worker.pushed.size == 0) ReturnLease(worker, out);
+  // Refill in batches: not before half of the worker's queue is done.
+  Shape& shape = shapes_[worker.shape];
+  bool refill = shape.ready.first ? worker.pushed.size <= max_pushed / 2 : worker.pushed.size == 0;
+  if (worker.leased && (refill || handed_back) && !shape.dirty) {
+    shape.dirty = true;
+    dirty_shapes_.push_back(worker.shape);
+  }
+  Settle(out);
+}
+
+// ---- leases and deaths --------------------------------------------------------------------------------------------
+
+LeasedWorker* Owner::FindWorker(ProcessId process) {
+  auto it = worker_numbers_.find(process);
+  return it == worker_numbers_.end() ? nullptr : &workers_[it->second];
+}
+
+size_t Owner::SpareTasks(const Shape& shape) const {
+  size_t spare = shape.ready.size;
+  size_t idle = 0;
+  for (int32_t number : shape.workers) {
+    const LeasedWorker& worker = workers_[number];
+    if (worker.pushed.size > 1) spare += worker.pushed.size - 1;
+    if (Usable(worker) && worker.pushed.size == 0) ++idle;
+  }
+  return spare > idle ? spare - idle : 0;
+}
+
+void Owner::WishLeases(uint32_t number, Actions& out) {
+  Shape& shape = shapes_[number];
+  size_t spare = SpareTasks(shape);
+  if (spare == 0) {
+    if (shape.quiet_since_ns == 0) shape.quiet_since_ns = now_ns_;
+    return;
+  }
+  shape.quiet_since_ns = 0;
+  // Beyond a thousand the exact number tells the scheduler nothing; below, a wish grown fourfold is news.
+  auto wish = static_cast<uint32_t>(std::min<size_t>(spare, 1000));
+  if (shape.wished > 0 && wish < 4 * shape.wished) return;
+  shape.wished = wish;
+  out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = wish});
+}
+
+void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  Shape& shape = shapes_[number];
+  if (shape.wished > 0) --shape.wished;
+  auto [it, fresh] = worker_numbers_.try_emplace(process, static_cast<int32_t>(workers_.size()));
+  if (fresh) workers_.emplace_back().process = process;
+  LeasedWorker& worker = workers_[it->second];
+  if (worker.dead || worker.leased) return;  // it died before the grant arrived; the daemon has taken the lease back
+  worker.lease = lease;
+  worker.leased = true;
+  worker.shape = number;
+  worker.recalled = worker.blocked = worker.full = false;
+  worker.idle_since_ns = now_ns;
+  shape.workers.push_back(it->second);
+  lease_workers_[lease] = it->second;
+  if (!shape.dirty) {
+    shape.dirty = true;
+    dirty_shapes_.push_back(number);
+  }
+  Settle(out);
+}
+
+void Owner::LeaseRefused(uint32_t number, const std::string& why, Actions& out) {
+  Shape& shape = shapes_[number];
+  shape.why_refused = why;
+  shape.wished = 0;
+  if (!shape.dirty) {
+    shape.dirty = true;
+    dirty_shapes_.push_back(number);
+  }
+  Settle(out);
+}
+
+void Owner::LeaseRecalled(LeaseId lease, Actions& out) {
+  auto it = lease_workers_.find(lease);
+  if (it == lease_workers_.end()) return;
+  LeasedWorker& worker = workers_[it->second];
+  worker.recalled = true;
+  if (worker.pushed.size == 0) {
+    ReturnLease(worker, out);
+  } else {
+    for (Task* task = worker.pushed.first; task; task = task->next) {
+      if (task->state == TaskState::kPushed) Revoke(task, out);
+    }
+  }
+  Settle(out);
+}
+
+void Owner::DropLease(LeasedWorker& worker) {
+  if (!worker.leased) return;
+  worker.leased = false;
+  Shape& shape = shapes_[worker.shape];
+  std::erase_if(shape.workers, [&](int32_t number) { return &workers_[number] == &worker; });
+  lease_workers_.erase(worker.lease);
+  if (!shape.dirty) {
+    shape.dirty = true;
+    dirty_shapes_.push_back(worker.shape);
+  }
+}
+
+void Owner::ReturnLease(LeasedWorker& worker, Actions& out) {
+  if (!worker.leased) return;
+  if (!faults.forget_to_return_lease) out.push_back({.kind = ActionKind::kReturnLease, .number = worker.lease.value});
+  DropLease(worker);
+}
+
+void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  if (!dead_.try_emplace(process, how).second) return;
+  if (LeasedWorker* worker = FindWorker(process)) {
+    worker->dead = true;
+    DropLease(*worker);
+    for (Task* task = worker->pushed.first; task; task = task->next) {
+      if (task->state == TaskState::kPushed) Revoke(task, out);  // unclaimed tasks did not run
+    }
+  }
+  std::vector<Object*> touched;
+  objects_.ForEach([&](Object* object) {
+    if (object->borrowed && object->id.owner == process) {
+      if (!object->resolved()) {
+        object->value.SetBytes(ValueKind::kSystemError,
+                               "OwnerDiedError\nthe process that owned the object " + how);
+        Resolved(object);
+      }
+    } else if (object->borrowers && object->borrowers->erase(process) > 0) {
+      touched.push_back(object);
+    }
+    if (object->askers) std::erase(*object->askers, process);
+  });
+  for (Object* object : touched) Consider(object, out);
+  Settle(out);
+}
+
+void Owner::Tick(int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  for (LeasedWorker& worker : workers_) {
+    if (worker.leased && worker.pushed.size == 0 && now_ns - worker.idle_since_ns >= lease_idle_ns) {
+      ReturnLease(worker, out);
+    }
+  }
+  for (uint32_t number = 0; number < shapes_.size(); ++number) {
+    Shape& shape = shapes_[number];
+    if (shape.wished > 0 && shape.quiet_since_ns > 0 && now_ns - shape.quiet_since_ns >= lease_idle_ns / 10) {
+      shape.wished = 0;
+      out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = 0});
+    }
+  }
+  Settle(out);
+}
+
+int64_t Owner::NextTick() const {
+  int64_t next = 0;
+  auto consider = [&](int64_t at) {
+    if (next == 0 || at < next) next = at;
+  };
+  for (const LeasedWorker& worker : workers_) {
+    if (worker.leased && worker.pushed.size == 0) consider(worker.idle_since_ns + lease_idle_ns);
+  }
+  for (const Shape& shape : shapes_) {
+    if (shape.wished > 0 && shape.quiet_since_ns > 0) consider(shape.quiet_since_ns + lease_idle_ns / 10);
+  }
+  return next;
+}
+
+// ---- questions ----------------------------------------------------------------------------------------------------
+
+size_t Owner::ready_tasks() const {
+  size_t sum = 0;
+  for (const Shape& shape : shapes_) sum += shape.ready.size;
+  return sum;
+}
+
+bool Owner::AnyBorrowed() {
+  bool any = false;
+  objects_.ForEach([&](Object* object) { any = any || (object->borrowers && !object->borrowers->empty()); });
+  return any;
+}
+
+size_t Owner::RepliesUntilWanted(const LeasedWorker& worker) const {
+  size_t count = 0;
+  for (const Task* task = worker.pushed.first; task; task = task->next) {
+    ++count;
+    for (uint32_t i = 0; i < task->what->num_returns; ++i) {
+      const Object* object = task->Return(i);
+      if (object->waiters > 0 || object->callbacks > 0 || object->askers) return count;
+      if (!object->dependents) continue;
+      for (const Task* dependent : *object->dependents) {
+        if (dependent->state == TaskState::kWaiting) return count;
+      }
+    }
+  }
+  if (shapes_[worker.shape].ready.first && count > max_pushed / 2) return count - max_pushed / 2;
+  return count;
+}
+
+void Owner::CheckInvariants() {
+  size_t listed = 0;
+  for (const Shape& shape : shapes_) {
+    for (Task* task = shape.ready.first; task; task = task->next) {
+      WEFT_CHECK(task->state == TaskState::kReady && task->unresolved == 0, "a queued task is not ready");
+      ++listed;
+    }
+  }
+  for (size_t number = 0; number < workers_.size(); ++number) {
+    size_t count = 0;
+    for (Task* task = workers_[number].pushed.first; task; task = task->next, ++count) {
+      WEFT_CHECK(task->worker == static_cast<int32_t>(number), "a pushed task is in the wrong list");
+      WEFT_CHECK(task->state == TaskState::kPushed || task->state == TaskState::kRevoking, "a listed task not pushed");
+    }
+    WEFT_CHECK(count == workers_[number].pushed.size, "a list counted wrongly");
+    listed += count;
+  }
+  size_t waiting = 0;
+  tasks_.ForEach([&](Task* task) {
+    if (task->state == TaskState::kWaiting) {
+      WEFT_CHECK(task->unresolved > 0, "a task waits for nothing");
+      ++waiting;
+    }
+    WEFT_CHECK(task->state != TaskState::kFinished, "a finished task was kept");
+    for (uint32_t i = 0; i < task->num_dependencies; ++i) {
+      WEFT_CHECK(objects_.Find(task->dependencies[i]->handle) == task->dependencies[i], "an argument was freed");
+      WEFT_CHECK(task->dependencies[i]->holds > 0, "an argument is not held");
+    }
+  });
+  WEFT_CHECK(listed + waiting == tasks_.alive(), "a task is in no list or in two");
+  objects_.ForEach([&](Object* object) {
+    if (object->contained) {
+      for (Object* inner : *object->contained) WEFT_CHECK(inner->holds > 0, "a contained object is not held");
+    }
+  });
+}
+
+}  // namespace weft::core

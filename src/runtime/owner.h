@@ -1,0 +1,359 @@
+// What a process knows of the objects it owns or borrows and of the tasks it has submitted, and what follows from it.
+// Pure: events in, actions out; no thread, clock, socket or shared memory inside.
+//
+// Called by Runtime under its one lock, and by the simulator. Actions are performed by the caller, in order, after
+// the call. The records are plain structs that the caller may read; only this class changes them (exception:
+// Object::local_references, which handles count up and down without the lock).
+//
+// Tasks. waiting (an argument is not there yet) -> ready (queued for its shape) -> pushed (in a worker's channel,
+// claimable and revocable) -> finished. A pushed task comes back to ready when it was revoked, handed back, or its
+// worker died before claiming it; that costs no retry. A waiting task may be pushed behind the producer of its last
+// missing arguments on the same worker ("behind"), so a chain does not pay a round trip per link.
+//
+// Objects. pending -> resolved (inline bytes, a stored location, or an error) -> freed when nobody holds it: no local
+// reference, no hold by a task or by another object's value, no borrower.
+//
+// Borrowing. Whoever hands a reference to another process *mentions* the receiver to the owner first; the receiver
+// gives all its mentions back when its last local use ends. The owner keeps a signed count per borrower, so the order
+// in which mentions and returns arrive does not matter, and forgets a borrower that died. No acknowledgements: a
+// hander keeps its own mention until after it has mentioned the receiver, and messages between two processes keep
+// their order.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/slab.h"
+#include "wire/ids.h"
+#include "wire/messages.h"
+
+namespace weft::core {
+
+struct Task;
+struct Object;
+
+// How an object ended, or that it has not.
+enum class ValueKind : uint8_t {
+  kPending,
+  kInline,       // bytes in the record
+  kStored,       // bytes in a segment
+  kTaskError,    // the user's exception; bytes in the front end's own format
+  kSystemError,  // name of the exception class, newline, message
+};
+
+// The bytes or the place of a value. Small values need no allocation of their own.
+class Value {
+ public:
+  Value() : small_{} {}
+  Value(const Value&) = delete;
+  Value& operator=(const Value&) = delete;
+  ~Value() { Clear(); }
+
+  // May be asked without the lock: what it announces does not change any more.
+  ValueKind kind() const { return kind_.load(std::memory_order_acquire); }
+  void SetBytes(ValueKind kind, std::string_view bytes);
+  void SetStored(const Location& location);
+  void Clear();
+  std::string_view bytes() const {
+    return {size_ <= sizeof small_ ? small_ : large_, size_};
+  }
+  const Location& location() const { return *location_; }
+
+ private:
+  union {
+    char small_[24];
+    char* large_;
+    Location* location_;
+  };
+  uint32_t size_ = 0;
+  std::atomic<ValueKind> kind_{ValueKind::kPending};
+};
+
+struct Object {
+  uint64_t handle = 0;  // in the owner's slab; for a borrowed object the local record only
+  ObjectId id;
+  Value value;
+  std::atomic<uint32_t> local_references{0};  // handles of the front ends, and views into the value
+  uint32_t holds = 0;                         // pending tasks that take it, values that contain it
+  Task* producer = nullptr;                   // while pending and owned
+  std::vector<Task*>* dependents = nullptr;   // tasks that wait for it
+  std::vector<Object*>* contained = nullptr;  // references inside the value; each is held
+  std::map<ProcessId, int64_t>* borrowers = nullptr;
+  std::vector<ProcessId>* askers = nullptr;  // borrowers that asked for the value before it was there
+  Object* next_dropped = nullptr;  // in the list of drops, which then holds the last local reference
+  bool borrowed = false;
+  bool fetching = false;  // borrowed: the owner was asked
+  uint32_t mentions = 0;  // borrowed: how often the owner was told of us
+  uint32_t waiters = 0;   // threads that want to be woken when it resolves
+  uint32_t callbacks = 0;
+  bool resolved() const { return value.kind() != ValueKind::kPending; }
+  ~Object();
+};
+
+// A function body, the same for all its calls; lives as long as the runtime.
+struct Function {
+  FunctionKey key;
+  std::string name;
+  std::string body;
+};
+
+// What all calls of one remote function with one set of options share; lives as long as the runtime.
+struct TaskTemplate {
+  uint32_t number = 0;
+  const Function* function = nullptr;
+  uint32_t shape = 0;
+  uint32_t num_returns = 1;
+  int32_t max_retries = 3;  // -1: for ever
+  std::string name;
+  std::string retry_exceptions;  // empty: never; "*": any; else for the front end to judge
+};
+
+enum class TaskState : uint8_t { kWaiting, kReady, kPushed, kRevoking, kFinished };
+
+struct Task {
+  uint64_t handle = 0;
+  const TaskTemplate* what = nullptr;
+  std::unique_ptr<char[]> arguments;
+  uint32_t arguments_size = 0;
+  uint32_t num_dependencies = 0;
+  std::unique_ptr<Object*[]> dependencies;         // top-level references, in the order of the arguments; held
+  std::unique_ptr<std::vector<Object*>> contained;  // references inside the arguments; held
+  Object* first_return = nullptr;
+  std::unique_ptr<Object*[]> more_returns;
+  Task* next = nullptr;  // in the ready queue or the worker's list
+  Task* previous = nullptr;
+  uint32_t unresolved = 0;
+  uint32_t attempt = 0;
+  uint32_t ticket_offset = 0, ticket_sequence = 0;  // the caller's, while pushed
+  int32_t worker = -1;
+  TaskState state = TaskState::kWaiting;
+  std::unique_ptr<std::vector<Object*>> mentioned;  // what the worker it was pushed to was mentioned for
+  Object* Return(uint32_t i) const { return i == 0 ? first_return : more_returns[i - 1]; }
+};
+
+// Intrusive list of tasks, in order.
+struct TaskList {
+  Task* first = nullptr;
+  Task* last = nullptr;
+  size_t size = 0;
+  void PushBack(Task* task);
+  void PushFront(Task* task);
+  void Remove(Task* task);
+  Task* PopFront();
+};
+
+struct LeasedWorker {
+  ProcessId process;
+  LeaseId lease;
+  uint32_t shape = 0;
+  TaskList pushed;  // in the order of the channel
+  bool leased = false;
+  bool recalled = false;
+  bool blocked = false;  // handed tasks back because its task waits; until its next result
+  bool full = false;     // its channel refused a frame; until its next result
+  bool dead = false;
+  int64_t idle_since_ns = 0;
+};
+
+enum class ActionKind : uint8_t {
+  kPush,           // task into the channel of worker; PushRefused if there is no room
+  kRevoke,         // task from worker; answer with RevokeResolved
+  kRequestLeases,  // shape, number
+  kReturnLease,    // lease
+  kFreeStored,     // location
+  kMention,        // tell id.owner that process borrows id (number times)
+  kGiveBack,       // tell id.owner that process no longer borrows id (number times)
+  kFetch,          // ask id.owner for the value of the borrowed object
+  kSendValue,      // object's value to process, which asked
+  kResolved,       // object has a value now (only where somebody waits)
+};
+
+struct Action {
+  ActionKind kind;
+  int32_t worker = -1;
+  Task* task = nullptr;
+  Object* object = nullptr;
+  ProcessId process;
+  uint64_t number = 0;
+  ObjectId id;
+  Location location{};
+};
+using Actions = std::vector<Action>;
+
+// A return value as a worker sent it.
+struct ReturnedValue {
+  ValueKind kind = ValueKind::kInline;
+  std::string_view bytes;
+  Location location;
+  std::vector<ObjectId> contained;  // already mentioned to their owners by the sender
+};
+
+enum class ReplyKind : uint8_t {
+  kValues,          // one per return
+  kTaskError,       // the user's exception
+  kRetryableError,  // the user's exception, and the task's options ask for a retry
+  kHandedBack,      // did not run: the worker's present task waits, or an argument was missing
+  kHandedBackBlocked,
+};
+
+// What the submitter hands over. Objects in it must be alive; they are held until the task has finished.
+struct Submission {
+  const TaskTemplate* what = nullptr;
+  std::string_view arguments;
+  std::vector<Object*> dependencies;
+  std::vector<Object*> contained;
+};
+
+class Owner {
+ public:
+  // Planted bugs, to show that the simulator finds them. All off outside the simulator's own tests.
+  struct Faults {
+    bool free_one_borrower_early = false;
+    bool retry_without_counting = false;
+    bool forget_handed_back = false;
+    bool accept_late_replies = false;
+    bool skip_hold_on_dependency = false;
+    bool forget_to_return_lease = false;
+  };
+
+  explicit Owner(ProcessId self) : self_(self) {}
+  Owner(const Owner&) = delete;
+  ~Owner();
+
+  // ---- set-up: interned for the life of the owner
+  uint32_t InternShape(const ResourceAmounts& amounts);
+  const ResourceAmounts& shape(uint32_t number) const { return shapes_[number].amounts; }
+  const Function* InternFunction(const FunctionKey& key, std::string name, std::string body);
+  const Function* FindFunction(const FunctionKey& key) const;
+  const TaskTemplate* InternTemplate(TaskTemplate what);
+
+  // ---- objects
+  Object* NewOwned();                    // pending, with one local reference
+  void Resolve(Object* object, ValueKind kind, std::string_view bytes, const Location& location,
+               const std::vector<Object*>& contained, Actions& out);
+  // A local reference to `id`, received with `mentions` (0 for one of our own objects). nullptr if it is an object of
+  // ours that no longer exists.
+  Object* Receive(ObjectId id, uint32_t mentions);
+  // Like Receive, but finds only.
+  Object* Find(ObjectId id);
+  void Hold(Object* object) { ++object->holds; }
+  void Unhold(Object* object, Actions& out);
+  // Frees the object if nobody needs it. Harmless to call at any time.
+  void Consider(Object* object, Actions& out);
+  // The value of a borrowed object is wanted: asks the owner unless it is there or on its way.
+  void Want(Object* object, Actions& out);
+  // The receiver will get `object` in a value that we send it: tell the owner (or count it ourselves).
+  void Mention(Object* object, ProcessId receiver, Actions& out);
+  void Unmention(Object* object, ProcessId receiver, Actions& out);
+
+  // ---- events
+  // Returns get one local reference each.
+  void Submit(const Submission& submission, int64_t now_ns, std::vector<Object*>& returns, Actions& out);
+  void LeaseGranted(uint32_t shape, LeaseId lease, ProcessId worker, int64_t now_ns, Actions& out);
+  void LeaseRefused(uint32_t shape, const std::string& why, Actions& out);
+  void LeaseRecalled(LeaseId lease, Actions& out);
+  void PushRefused(uint64_t task_handle, int64_t now_ns, Actions& out);
+  // The task cannot be pushed at all.
+  void FailPushed(uint64_t task_handle, std::string_view error, int64_t now_ns, Actions& out);
+  void RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, Actions& out);
+  // `from` is the worker that replied; a reply that it does not owe is ignored.
+  void Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::string_view error,
+               const std::vector<ReturnedValue>& values, int64_t now_ns, Actions& out);
+  void ProcessDied(ProcessId process, const std::string& how, int64_t now_ns, Actions& out);
+  void BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Actions& out);  // negative: given back
+  void ValueAsked(ObjectId id, ProcessId asker, Actions& out);
+  void ValueReceived(ObjectId id, const ReturnedValue& value, Actions& out);
+  void Tick(int64_t now_ns, Actions& out);  // returns idle leases, withdraws wishes
+
+  // ---- questions
+  // When Tick has something to do, or 0.
+  int64_t NextTick() const;
+  const std::vector<LeasedWorker>& workers() const { return workers_; }
+  LeasedWorker* FindWorker(ProcessId process);
+  Task* FindTask(uint64_t handle) { return tasks_.Find(handle); }
+  bool AnyBorrowed();  // does anybody borrow an object of ours?
+  bool AnyLeased() const { return !lease_workers_.empty(); }
+  size_t ready_tasks() const;
+  size_t live_tasks() const { return tasks_.alive(); }
+  size_t live_objects() const { return objects_.alive(); }
+  // How many tasks of the worker must end before this side has something to do: the first that somebody waits for, or
+  // where its queue wants refilling, or all.
+  size_t RepliesUntilWanted(const LeasedWorker& worker) const;
+  void CheckInvariants();
+  void set_depth(uint32_t depth) { depth_ = depth; }
+  uint32_t depth() const { return depth_; }
+
+  Faults faults;
+  // A worker's channel holds at most this many tasks of ours: enough to hide the round trip, few enough to move.
+  size_t max_pushed = 256;
+  int64_t lease_idle_ns = 100'000'000;
+
+ private:
+  struct Shape {
+    ResourceAmounts amounts;
+    TaskList ready;
+    std::vector<int32_t> workers;  // leased now
+    uint32_t wished = 0;           // asked for and not granted
+    uint32_t leases = 0;
+    uint32_t revoking = 0;
+    bool dirty = false;
+    std::string why_refused;  // not empty: never to be had
+    int64_t quiet_since_ns = 0;    // nothing to run since
+  };
+
+  bool Usable(const LeasedWorker& worker) const;
+  void Enqueue(Task* task, bool at_front);  // to ready, or to waiting if arguments are missing
+  void Pump(uint32_t shape, Actions& out);
+  void PushTo(int32_t worker, Task* task, Actions& out);
+  bool TryPushBehind(Task* task, Actions& out);
+  void PushDependentsBehind(Task* task, Actions& out);
+  void Rebalance(Shape& shape, Actions& out);
+  void Revoke(Task* task, Actions& out);
+  size_t SpareTasks(const Shape& shape) const;  // that more workers could run now
+  void WishLeases(uint32_t shape, Actions& out);
+  void DropLease(LeasedWorker& worker);
+  void ReturnLease(LeasedWorker& worker, Actions& out);
+  void MentionArguments(Task* task, ProcessId worker, Actions& out);
+  void UnmentionArguments(Task* task, ProcessId worker, Actions& out);
+  void TakeBack(Task* task, Actions& out);  // out of its worker's list; what was mentioned is no more
+  void Retry(Task* task, Actions& out);     // after TakeBack: queue it again, or fail it with its arguments' error
+  void FailTask(Task* task, ValueKind kind, std::string_view error, Actions& out);
+  void Finish(Task* task, Actions& out);
+  void ResolveReceived(Object* object, const ReturnedValue& value, Actions& out);
+  void Resolved(Object* object);            // to be announced by Settle
+  void Announce(Object* object, Actions& out);
+  void SendTo(Object* object, ProcessId asker, Actions& out);
+  void Free(Object* object, Actions& out);
+  void Settle(Actions& out);  // ends every event: announces what was resolved, pumps what may run
+
+  const ProcessId self_;
+  uint32_t depth_ = 0;
+  Slab<Object> objects_;
+  Slab<Task> tasks_;
+  std::unordered_map<ObjectId, Object*> borrowed_;
+  std::deque<Shape> shapes_;
+  std::map<ResourceAmounts, uint32_t> shape_numbers_;
+  std::unordered_map<FunctionKey, std::unique_ptr<Function>> functions_;
+  std::deque<TaskTemplate> templates_;
+  std::map<std::tuple<const Function*, uint32_t, uint32_t, int32_t, std::string, std::string>, const TaskTemplate*> template_index_;
+  std::vector<LeasedWorker> workers_;
+  std::unordered_map<ProcessId, int32_t> worker_numbers_;
+  std::unordered_map<LeaseId, int32_t> lease_workers_;
+  std::unordered_map<ProcessId, std::string> dead_;  // and how
+  int64_t now_ns_ = 0;
+  // Work lists instead of recursion, so that a chain of a million does not overflow the stack.
+  std::vector<Object*> resolved_;    // held while listed
+  std::vector<Object*> considered_;
+  bool considering_ = false;
+  std::vector<uint32_t> dirty_shapes_;
+};
+
+}  // namespace weft::core

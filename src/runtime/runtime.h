@@ -1,0 +1,227 @@
+// The library under both front ends: what a driver or worker process does inside weft.
+//
+// One guarded state: every call locks, lets the pure Owner handle the event, performs its actions (writing frames into
+// channels, queueing messages to the daemon), unlocks, and only then makes system calls (wake-ups, sends).
+//
+// Threads: any number of the user's; the *background thread*, which takes replies and frees what was dropped while no
+// user thread polls; the *link thread*, which reads what the daemon sends. Ours block all signals and never need the
+// GIL. Among user threads that wait, one polls for all; the others sleep on `event_`.
+// DropReference may be called on any thread at any instant, also inside garbage collection: it only appends to a list.
+//
+// After a fork nothing here may be used in the child; front ends check forked().
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "object_store/segment_reader.h"
+#include "object_store/segment_writer.h"
+#include "os/fd.h"
+#include "runtime/owner.h"
+#include "transport/doorbell.h"
+#include "transport/message_stream.h"
+#include "transport/ring_channel.h"
+#include "wire/messages.h"
+#include "wire/peer_message.h"
+#include "wire/task_frame.h"
+
+namespace weft::core {
+
+struct SessionOptions {
+  std::string daemon_path;
+  OpenSession open;
+};
+
+enum class WaitOutcome : uint8_t { kReady, kTimedOut, kInterrupted, kStopped };
+
+// A resolved value, readable while the caller holds a local reference to the object.
+struct ValueView {
+  ValueKind kind = ValueKind::kPending;
+  std::string_view bytes;
+  bool stored = false;  // bytes lie in shared memory, 64-aligned, and may be looked at in place
+};
+
+// Room in the store that is being filled.
+struct StoreRoom {
+  uint8_t* data = nullptr;
+  Location location;
+  bool cold = false;  // its pages were not there before
+};
+
+struct RuntimeEvent {
+  enum Kind : uint8_t { kOutput, kReady, kStopped } kind = kStopped;
+  int32_t pid = 0;
+  bool is_stderr = false;
+  std::string text;
+  Object* object = nullptr;  // kReady: comes with a local reference for the receiver
+  void* cookie = nullptr;
+};
+
+// Why the session cannot go on, if it cannot.
+struct RuntimeStats {
+  size_t live_tasks = 0, live_objects = 0, ready_tasks = 0, leased_workers = 0;
+  uint64_t tasks_submitted = 0, replies = 0, background_wakeups = 0, revoked = 0, handed_back = 0, messages_sent = 0;
+  uint64_t store_allocated = 0;
+};
+
+class Runtime {
+ public:
+  static Result<std::unique_ptr<Runtime>> StartSession(SessionOptions options);
+  static Result<std::unique_ptr<Runtime>> JoinAsWorker(UniqueFd socket);
+  ~Runtime();
+  // Ends the session of a driver; waiting threads return kStopped. Idempotent.
+  void Stop();
+  bool stopped() const { return stopped_.load(std::memory_order_acquire); }
+  // Why, if the session ended by itself ("" if in order).
+  std::string why_stopped();
+  ProcessId self() const { return welcome_.process; }
+  const Welcome& welcome() const { return welcome_; }
+  int daemon_pid() const { return daemon_pid_; }
+
+  // ---- functions and tasks
+  const Function* InternFunction(const FunctionKey& key, std::string name, std::string body);
+  const TaskTemplate* InternTemplate(TaskTemplate what, const ResourceAmounts& shape);
+  // `returns` has room for what->num_returns; each comes with one local reference.
+  void Submit(const TaskTemplate* what, std::string_view arguments, std::span<Object* const> dependencies,
+              std::span<Object* const> contained, Object** returns);
+
+  // ---- objects. Each Object* given out comes with one local reference.
+  Object* PutInline(std::string_view bytes, std::span<Object* const> contained);
+  // Room of `size` bytes for a value that will belong to `id` (zero: an object of ours to be put). May wait for room.
+  // Fails with kFull (message for the user), or kTimeout if a signal wants handling: then call again.
+  Result<StoreRoom> Allocate(uint64_t size, ObjectId id);
+  void Abandon(const StoreRoom& room);
+  Object* PutStored(const StoreRoom& room, std::span<Object* const> contained);
+  // The one object that a value being decoded here refers to; nullptr if this process was never given it.
+  Object* FindReference(ObjectId id);
+  static void AddReference(Object* object) { object->local_references.fetch_add(1, std::memory_order_relaxed); }
+  void DropReference(Object* object);
+
+  // Waits until at least `wanted` of the objects are resolved. deadline_ns 0: looks once; negative: no deadline.
+  WaitOutcome WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns);
+  WaitOutcome WaitForAll(std::span<Object* const> objects, int64_t deadline_ns);
+  // The object must be resolved. May have to wait for a segment to be mapped; kTimeout as in Allocate.
+  Result<ValueView> Read(Object* object);
+  // Address of a stored location, mapped read-only.
+  Result<const uint8_t*> MapStored(const Location& location);
+
+  // ---- for the front end's own thread
+  bool NextEvent(RuntimeEvent* event);  // blocks; false when stopped
+  void CallWhenReady(Object* object, void* cookie);
+
+  RuntimeStats Stats();
+  SegmentWriter& writer() { return writer_; }
+  // Marks every runtime of the parent as unusable; called in the child of a fork.
+  static bool forked();
+
+ private:
+  friend class Executor;
+  // The other end of a channel: a worker we push tasks to, or (executor) a process that pushes tasks to us.
+  struct Peer {
+    ProcessId process;
+    std::unique_ptr<RingChannel> channel;
+    uint32_t slot = 0;
+    bool submitter = false;  // we push, it replies
+    bool dead = false;
+    std::vector<bool> defined;  // by template number: sent on this channel
+    bool to_notify = false;     // is in to_notify_
+  };
+
+  Runtime();
+  Status Handshake(const Message& hello);
+  std::optional<ReceivedMessage> NextMessage();
+  void SendQueued();
+  void StartThreads();
+  void LinkLoop();
+  void BackgroundLoop();
+
+  // All below: lock held.
+  void Handle(Message message, std::vector<UniqueFd> fds);
+  void HandlePeerMessages(ProcessId from, std::string_view payload);
+  void Perform();
+  bool PushTask(int32_t worker, Task* task);
+  bool Define(Peer& peer, const TaskTemplate* what);
+  void Send(Message message, std::vector<UniqueFd> fds = {});
+  void Route(ProcessId to, const PeerMessage& message);
+  size_t Drain();                 // replies of all workers, and drops; returns how many
+  size_t DrainPeer(Peer& peer);
+  bool TakeReply(Peer& peer, std::string_view bytes);
+  void DrainDrops();
+  void SetWakeUps(bool any);      // tells each worker after which reply to wake us
+  bool AnyDue();
+  void ArmBackground();
+  void Bump();                    // wakes waiting threads that do not poll
+  void Fail(const std::string& why);
+  template <class Ready>
+  WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any, Ready ready);
+  Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes);
+
+  // After unlocking: makes the system calls that were put off.
+  void Flush();
+  void NotifyPeers(std::unique_lock<std::mutex>& lock);
+
+  // constant after the handshake
+  UniqueFd socket_;
+  std::unique_ptr<MessageStream> incoming_;  // read by the link thread
+  std::unique_ptr<MessageStream> outgoing_;  // guarded by send_mutex_
+  Welcome welcome_;
+  int daemon_pid_ = -1;
+  std::unique_ptr<Doorbell> doorbell_;
+  bool is_worker_ = false;
+
+  std::mutex mutex_;
+  // guarded by mutex_
+  std::unique_ptr<Owner> owner_;
+  Actions actions_;
+  std::unordered_map<ProcessId, std::unique_ptr<Peer>> workers_;     // we submit to
+  std::unordered_map<ProcessId, std::unique_ptr<Peer>> submitters_;  // submit to us
+  std::vector<Peer*> peer_of_worker_;  // by the owner's worker number
+  std::vector<Peer*> to_notify_;
+  std::vector<Peer*> due_list_;        // workers with tasks of ours; also read by the poller without the lock
+  std::vector<std::pair<Message, std::vector<UniqueFd>>> outbox_;
+  std::vector<std::pair<ProcessId, std::string>> peer_outbox_;
+  std::vector<Location> free_outbox_;
+  std::unordered_map<SegmentId, uint8_t> segment_states_;  // 1 asked for, 2 mapped, 3 does not exist
+  std::unordered_map<uint64_t, Result<bool>> reservations_;
+  uint64_t next_reservation_ = 1;
+  std::deque<RuntimeEvent> events_;
+  std::unordered_map<Object*, std::vector<void*>> callbacks_;
+  std::string why_stopped_;
+  bool polling_ = false;          // a user thread (or the idle executor) polls for all
+  bool background_idle_ = false;  // sleeps without a deadline
+  uint32_t others_waiting_ = 0;
+  uint32_t any_waiters_ = 0;      // threads for which any reply may matter
+  bool segment_announced_ = false;
+  uint64_t submits_ = 0;
+  RuntimeStats stats_;
+  std::vector<ReturnedValue> values_scratch_;
+  std::vector<Object*> returns_scratch_;
+
+  std::mutex send_mutex_;  // one sender at a time, taken without mutex_
+  std::atomic<uint32_t> event_{0};         // futex word: something changed
+  std::atomic<uint32_t> front_events_{0};  // futex word: NextEvent has something
+  std::atomic<Object*> dropped_{nullptr};
+  std::atomic<int64_t> last_drop_wake_ns_{0};
+  std::atomic<bool> stopped_{false};
+  std::atomic<bool> has_outgoing_{false};
+
+  SegmentWriter writer_;
+  SegmentReader reader_;
+  std::thread link_thread_;
+  std::thread background_thread_;
+  std::thread::id executor_thread_;
+  class Executor* executor_ = nullptr;
+};
+
+}  // namespace weft::core

@@ -1,0 +1,185 @@
+// Decides which process may run tasks on which local worker. Pure: events in, actions out.
+//
+// Called by the node daemon on its loop thread, and by the simulator. The caller performs the actions in order. Time
+// comes in with TimePassed; next_wakeup_ns says when the next one is needed.
+//
+// A process states its wish (so many leases of one shape); a wish stands until it is granted, replaced or its process
+// is gone. A worker is leased to one process at a time. A grant takes the shape's resources, the lease's end gives
+// them back. A worker whose task waits ("blocked") lends the CPUs of its own lease and takes them again when it
+// resumes; until the borrowed ones come back, the CPUs are over-committed by at most what was lent, and nothing that
+// needs CPUs is granted. No other resource is ever over-committed (CheckInvariants).
+//
+// Who comes first: deeper wishes, so that waiting parents can end; then those that were passed over too often; then
+// whoever holds fewest leases of that shape; then whoever was served longest ago. A wish that does not fit is passed
+// over a few times at most, then what it needs is kept free for it. If nothing is free, leases are recalled from the
+// richest; from an equal only after a while, so that two submitters on one CPU take turns.
+//
+// Does not start processes (WorkerPool), read flags of other processes, or read the clock.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "scheduling/resources.h"
+#include "wire/ids.h"
+#include "wire/messages.h"
+
+namespace weft::core {
+
+// ---- events -----------------------------------------------------------------------------------------------------
+struct ProcessJoined {  // a driver or a worker is ready; a worker is idle at first
+  ProcessId process;
+  bool runs_tasks = false;
+};
+struct LeasesRequested {  // the shape is valid (IsValidShape)
+  ProcessId process;
+  ResourceAmounts shape;
+  uint32_t count = 0;
+  uint32_t depth = 0;
+};
+struct LeaseReturned {
+  ProcessId process;
+  LeaseId lease;
+};
+struct WorkerBlocked {
+  ProcessId worker;
+};
+struct WorkerUnblocked {
+  ProcessId worker;
+};
+struct WorkerRetired {  // an idle worker gets no more leases; it may still ask for some
+  ProcessId worker;
+};
+struct ProcessLost {
+  ProcessId process;
+};
+struct StartingGivenUp {  // no worker can be started at present; wishes that wait for one are refused
+  std::string why;
+};
+struct TimePassed {
+  int64_t now_ns = 0;
+};
+
+// ---- actions ----------------------------------------------------------------------------------------------------
+struct GrantLease {
+  ProcessId process;
+  ProcessId worker;
+  LeaseId lease;
+  ResourceAmounts shape;
+};
+struct RecallLease {
+  ProcessId process;
+  LeaseId lease;
+};
+struct RefuseLeases {
+  ProcessId process;
+  ResourceAmounts shape;
+  std::string why;
+};
+struct WantWorkers {  // so many more workers than are ready now would be put to use; replaces the number said before
+  uint32_t count = 0;
+};
+struct SetDemand {  // somebody waits for resources: workers that block must say so
+  bool on = false;
+};
+struct KillWorker {  // its submitter is dead, so nobody wants what it computes
+  ProcessId worker;
+};
+using SchedulerAction = std::variant<GrantLease, RecallLease, RefuseLeases, WantWorkers, SetDemand, KillWorker>;
+
+class LocalScheduler {
+ public:
+  struct Config {
+    ResourceAmounts resources;
+    // Workers that exist at once, the blocked ones included: what the daemon's descriptors allow.
+    uint32_t max_workers = 1024;
+  };
+
+  explicit LocalScheduler(Config config);
+
+  void Handle(const ProcessJoined& event, std::vector<SchedulerAction>& out);
+  void Handle(const LeasesRequested& event, std::vector<SchedulerAction>& out);
+  void Handle(const LeaseReturned& event, std::vector<SchedulerAction>& out);
+  void Handle(const WorkerBlocked& event, std::vector<SchedulerAction>& out);
+  void Handle(const WorkerUnblocked& event, std::vector<SchedulerAction>& out);
+  void Handle(const WorkerRetired& event, std::vector<SchedulerAction>& out);
+  void Handle(const ProcessLost& event, std::vector<SchedulerAction>& out);
+  void Handle(const StartingGivenUp& event, std::vector<SchedulerAction>& out);
+  void Handle(const TimePassed& event, std::vector<SchedulerAction>& out);
+
+  // When TimePassed would change a decision; INT64_MAX if never.
+  int64_t next_wakeup_ns() const { return next_wakeup_ns_; }
+  bool demand() const { return demand_; }
+  bool IsIdle(ProcessId worker) const;
+  bool IsLeased(ProcessId worker) const;
+  bool IsLending(ProcessId worker) const;
+  // The worker of a lease that this process holds; 0 if it holds no such lease.
+  ProcessId WorkerOf(LeaseId lease, ProcessId holder) const;
+  // Different shapes a process has wishes or leases for. The daemon bounds it.
+  size_t ShapesOf(ProcessId process) const;
+  uint32_t max_unblocked_workers() const { return max_unblocked_workers_; }
+  const ResourceLedger& free() const { return free_; }
+  size_t lease_count() const { return leases_.size(); }
+
+  void CheckInvariants() const;
+
+ private:
+  // One process's interest in one shape: what it wishes and what it holds.
+  using ClaimKey = std::pair<ProcessId, ResourceAmounts>;
+  struct Claim {
+    uint32_t wish = 0;
+    uint32_t depth = 0;
+    uint32_t held = 0;
+    uint32_t recalled = 0;         // of those held
+    uint32_t passed_over = 0;      // grants to others since it first did not fit
+    uint64_t last_served = 0;      // by grant number
+    int64_t waiting_since_ns = 0;  // when the wish began or was last served
+  };
+  struct Lease {
+    ProcessId worker;
+    ClaimKey claim;  // the process is 0 once the holder is dead; the lease then lasts until its worker is dead too
+    bool lending = false;
+    bool recalled = false;
+    int64_t recalled_at_ns = 0;
+  };
+  struct Worker {
+    LeaseId lease;  // 0: idle
+    bool retired = false;
+    std::set<ProcessId> earlier_holders;  // they share a channel with it already
+  };
+  using ClaimEntry = std::pair<const ClaimKey, Claim>;
+
+  void Decide(std::vector<SchedulerAction>& out);
+  void Recall(ResourceLedger expected, std::vector<std::pair<ClaimEntry*, uint32_t>> unmet,
+              std::vector<SchedulerAction>& out);
+  // The worker that suits a process best, or 0.
+  ProcessId IdleWorkerFor(ProcessId process) const;
+  void EndLease(LeaseId id);
+  void DropIfEmpty(const ClaimKey& key);
+  // True if the shape could be had by waiting for tasks that run: what blocked tasks keep may never come back.
+  bool Obtainable(const ResourceAmounts& shape) const;
+  static bool GoesBefore(const ClaimEntry& a, const ClaimEntry& b);
+
+  // Constant after construction.
+  ResourceAmounts total_;
+  uint32_t max_workers_;
+  uint32_t max_unblocked_workers_;
+
+  ResourceLedger free_;
+  std::set<ProcessId> processes_;
+  std::map<ProcessId, Worker> workers_;
+  std::map<LeaseId, Lease> leases_;
+  std::map<ClaimKey, Claim> claims_;
+  uint64_t next_lease_ = 1;
+  int64_t now_ns_ = 0;
+  int64_t next_wakeup_ns_ = INT64_MAX;
+  uint32_t wanted_workers_ = 0;
+  bool demand_ = false;
+};
+
+}  // namespace weft::core

@@ -1,0 +1,57 @@
+#include "wire/peer_message.h"
+
+#include "base/bytes.h"
+
+namespace weft::core {
+
+void EncodePeerMessage(const PeerMessage& message, std::string& out) {
+  ByteWriter w;
+  w.Fixed(message.kind);
+  w.Fixed(message.id);
+  if (message.kind == PeerMessageKind::kMention || message.kind == PeerMessageKind::kGiveBack) {
+    w.Fixed(message.process);
+    w.Fixed(message.count);
+  } else if (message.kind == PeerMessageKind::kValue) {
+    w.Fixed(message.value_kind);
+    w.Fixed(message.location);
+    w.Bytes(message.bytes);
+    w.Fixed(static_cast<uint32_t>(message.contained.size()));
+    for (ObjectId id : message.contained) w.Fixed(id);
+  }
+  out += w.view();
+}
+
+bool DecodePeerMessages(std::string_view payload, std::vector<PeerMessage>& out) {
+  ByteReader r(payload);
+  while (r.ok() && !r.AtEnd()) {
+    PeerMessage message;
+    message.kind = static_cast<PeerMessageKind>(r.Fixed<uint8_t>());
+    message.id = r.Fixed<ObjectId>();
+    switch (message.kind) {
+      case PeerMessageKind::kMention:
+      case PeerMessageKind::kGiveBack:
+        message.process = r.Fixed<ProcessId>();
+        message.count = r.Fixed<uint64_t>();
+        if (message.count > (1ull << 40)) return false;
+        break;
+      case PeerMessageKind::kAskValue:
+        break;
+      case PeerMessageKind::kValue: {
+        message.value_kind = r.Fixed<uint8_t>();
+        message.location = r.Fixed<Location>();
+        message.bytes = r.Bytes();
+        auto count = r.Fixed<uint32_t>();
+        if (count > r.remaining() / sizeof(ObjectId)) return false;
+        message.contained.reserve(count);
+        for (uint32_t i = 0; i < count; ++i) message.contained.push_back(r.Fixed<ObjectId>());
+        break;
+      }
+      default:
+        return false;
+    }
+    out.push_back(std::move(message));
+  }
+  return r.ok();
+}
+
+}  // namespace weft::core

@@ -1,0 +1,35 @@
+// What processes tell each other through the daemon (the payload of RouteTo and Routed): who borrows what, and the
+// values of borrowed objects. Several may share one payload. A payload that does not decode exactly is dropped whole.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "wire/ids.h"
+
+namespace weft::core {
+
+enum class PeerMessageKind : uint8_t {
+  kMention = 1,   // `process` borrows `id` of the receiver, `count` times more
+  kGiveBack = 2,  // ... times less
+  kAskValue = 3,  // the sender borrows `id` of the receiver and wants its value
+  kValue = 4,     // the answer; the sender owns `id`
+};
+
+struct PeerMessage {
+  PeerMessageKind kind = PeerMessageKind::kMention;
+  ObjectId id;
+  ProcessId process;
+  uint64_t count = 0;
+  uint8_t value_kind = 0;  // ValueKind
+  std::string bytes;
+  Location location;
+  std::vector<ObjectId> contained;  // already mentioned for the receiver
+};
+
+void EncodePeerMessage(const PeerMessage& message, std::string& out);
+bool DecodePeerMessages(std::string_view payload, std::vector<PeerMessage>& out);
+
+}  // namespace weft::core

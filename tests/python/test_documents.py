@@ -1,0 +1,56 @@
+"""The documents say what is true: links lead somewhere, tables agree with the code, the README's example runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])
+
+
+def named(paths):
+    return pytest.mark.parametrize("document", paths, ids=lambda path: str(path.relative_to(ROOT)))
+
+
+@named(DOCUMENTS)
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", document.read_text()):
+        if "://" not in target:
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@named(DOCUMENTS)
+def test_named_source_files_exist(document):
+    # `src/x/y.*` stands for y.h and y.cc; `src/x` for the folder.
+    for name in re.findall(r"`((?:src|python|include|examples|scripts)/[\w/.*-]*)`", document.read_text()):
+        assert list(ROOT.glob(name.rstrip("/"))), f"{document.name} speaks of {name}"
+
+
+def test_message_table_agrees_with_the_code():
+    header = (ROOT / "src/wire/messages.h").read_text()
+    source = (ROOT / "src/wire/messages.cc").read_text()
+    variant = re.search(r"using Message =\s*std::variant<std::monostate,(.*?)>;", header, re.S)[1]
+    fields = {
+        name: re.findall(r"m\.(\w+)", body)
+        for name, body in re.findall(r"void Fields\(V&(?: v)?, (\w+)&(?: m)?\) \{(.*?)\}", source, re.S)
+    }
+    code = [(str(number), name, fields[name]) for number, name in enumerate(re.findall(r"\w+", variant), 1)]
+    rows = re.findall(r"^\| (\d+) \| `(\w+)` \| \w+ daemon \| (.*?) \|", (ROOT / "docs/formats.md").read_text(), re.M)
+    table = [
+        (number, name, [] if text == "none" else [field.split()[0] for field in text.split(", ")])
+        for number, name, text in rows
+    ]
+    assert table == code
+
+
+def test_the_example_of_the_readme_runs(tmp_path):
+    snippet = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
+    program = tmp_path / "example.py"
+    program.write_text(snippet)
+    result = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 0, result.stderr
+    # Eight uniform numbers have the mean 4.
+    assert float(result.stdout) == pytest.approx(4, abs=0.01)
