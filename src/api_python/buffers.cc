@@ -89,7 +89,7 @@ PyObject* NewRoom(uint64_t data_offset, uint64_t data_size) {
   if (!runtime) return nullptr;
   for (;;) {
     core::Result<core::StoreRoom> room = core::Error{};
-    Py_BEGIN_ALLOW_THREADS room = runtime->Allocate(data_offset + data_size, {});
+    Py_BEGIN_ALLOW_THREADS room = runtime->Allocate(data_offset + data_size, {}, core::Populate::kNow);
     Py_END_ALLOW_THREADS if (!room) {
       if (room.error().kind == core::ErrorKind::kTimeout) {
         if (PyErr_CheckSignals() != 0) return nullptr;

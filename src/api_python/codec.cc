@@ -5,7 +5,6 @@
 
 #include "api_python/buffers.h"
 #include "base/bytes.h"
-#include "object_store/copy.h"
 #include "wire/value_format.h"
 
 namespace weft::python {
@@ -242,7 +241,7 @@ uint8_t* MakeRoom(uint64_t size, ObjectId id, Encoded& out) {
   Runtime* runtime = g_runtime;
   for (;;) {
     core::Result<core::StoreRoom> room = core::Error{};
-    Py_BEGIN_ALLOW_THREADS room = runtime->Allocate(size, id);
+    Py_BEGIN_ALLOW_THREADS room = runtime->Allocate(size, id, core::Populate::kWhileCopying);
     Py_END_ALLOW_THREADS if (room) {
       out.room = *room;
       return room->data;
@@ -255,15 +254,21 @@ uint8_t* MakeRoom(uint64_t size, ObjectId id, Encoded& out) {
   }
 }
 
-bool CopyIn(uint8_t* to, const void* from, uint64_t size, const Encoded& out) {
-  if (size < 256 * 1024) {
-    if (size > 0) std::memcpy(to, from, size);
+// Copies to `offset` of the value.
+bool CopyIn(Encoded& out, uint64_t offset, const void* from, uint64_t size) {
+  if (size == 0) return true;
+  if (!out.room.data) {
+    std::memcpy(out.bytes.data() + offset, from, size);
     return true;
   }
   core::Status status;
-  Py_BEGIN_ALLOW_THREADS status =
-      core::CopyLarge(to, from, size, core::CopyThreads(size), out.room.cold ? core::Pages::kCold : core::Pages::kWarm);
-  Py_END_ALLOW_THREADS if (status.ok()) return true;
+  if (size < 256 * 1024) {
+    status = g_runtime->Fill(out.room, offset, from, size);
+  } else {
+    Py_BEGIN_ALLOW_THREADS status = g_runtime->Fill(out.room, offset, from, size);
+    Py_END_ALLOW_THREADS
+  }
+  if (status.ok()) return true;
   RaiseCoreError(status.error());
   return false;
 }
@@ -327,12 +332,15 @@ int EncodeArray(PyObject* value, ObjectId id, Encoded& out) {
   bool in_place = to != nullptr;
   if (!in_place) to = MakeRoom(offset + size, id, out);
   if (to) {
-    std::memcpy(to, &head, sizeof head);
+    std::string header(offset, 0);
+    std::memcpy(header.data(), &head, sizeof head);
     for (int i = 0; i < view.ndim; ++i) {
       auto length = static_cast<uint64_t>(view.shape[i]);
-      std::memcpy(to + sizeof head + 8 * static_cast<size_t>(i), &length, 8);
+      std::memcpy(header.data() + sizeof head + 8 * static_cast<size_t>(i), &length, 8);
     }
-    if (!in_place && !CopyIn(to + offset, view.buf, size, out)) {
+    if (in_place) {
+      std::memcpy(to, header.data(), header.size());
+    } else if (!CopyIn(out, 0, header.data(), offset) || !CopyIn(out, offset, view.buf, size)) {
       g_runtime->Abandon(out.room);
       to = nullptr;
     }
@@ -373,10 +381,9 @@ bool EncodePickle(PyObject* value, ObjectId id, Encoded& out) {
     uint8_t* to = MakeRoom(size, id, out);
     ok = to != nullptr;
     if (ok) {
-      std::memcpy(to, &head, sizeof head);
-      if (!table.empty()) std::memcpy(to + sizeof head, table.data(), 16 * table.size());
-      ok = CopyIn(to + sizeof head + 16 * table.size(), stream.buf, head.pickle_size, out);
-      for (size_t i = 0; i < views.size() && ok; ++i) ok = CopyIn(to + table[i].first, views[i].buf, table[i].second, out);
+      ok = CopyIn(out, 0, &head, sizeof head) && CopyIn(out, sizeof head, table.data(), 16 * table.size()) &&
+           CopyIn(out, sizeof head + 16 * table.size(), stream.buf, head.pickle_size);
+      for (size_t i = 0; i < views.size() && ok; ++i) ok = CopyIn(out, table[i].first, views[i].buf, table[i].second);
       if (!ok && out.room.data) g_runtime->Abandon(out.room);
     }
   }

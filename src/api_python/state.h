@@ -2,7 +2,6 @@
 // calls. Guarded by the GIL.
 #pragma once
 
-#define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
 #include <cstdint>

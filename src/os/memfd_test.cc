@@ -27,19 +27,6 @@ TEST(MemfdTest, IsPrivateSealedAndNamed) {
   EXPECT_NE(std::string(name).find("weft-test"), std::string::npos) << name;
 }
 
-TEST(MemfdTest, ReopenedReadOnlyCannotBeMappedWritable) {
-  auto fd = CreateMemfd("test", 4096);
-  auto mapping = Mapping::Map(fd->get(), 4096, Mapping::Access::kReadWrite);
-  ASSERT_TRUE(mapping.ok());
-  mapping->data()[5] = 42;
-  auto reopened = ReopenReadOnly(fd->get());
-  ASSERT_TRUE(reopened.ok()) << reopened.error().message;
-  EXPECT_FALSE(Mapping::Map(reopened->get(), 4096, Mapping::Access::kReadWrite).ok());
-  auto view = Mapping::Map(reopened->get(), 4096, Mapping::Access::kReadOnly);
-  ASSERT_TRUE(view.ok());
-  EXPECT_EQ(view->data()[5], 42);
-}
-
 TEST(MemfdTest, ChildDoesNotInheritMappings) {
   auto fd = CreateMemfd("test", 4096);
   auto mapping = Mapping::Map(fd->get(), 4096, Mapping::Access::kReadWrite);

@@ -11,7 +11,6 @@
 #include <cstring>
 
 #include "base/clock.h"
-#include "object_store/copy.h"
 #include "os/futex.h"
 #include "os/socket.h"
 #include "os/spawn.h"
@@ -215,6 +214,7 @@ Object* Runtime::PutInline(std::string_view bytes, std::span<Object* const> cont
 
 Status Runtime::Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes) {
   uint64_t request = next_reservation_++;
+  reserving_[request] = bytes;
   Send(ReserveMemory{.bytes = bytes, .request = request});
   auto outcome = WaitUntil(lock, -1, false, [&] { return reservations_.contains(request); });
   if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
@@ -228,7 +228,7 @@ Status Runtime::Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes) {
   return {};
 }
 
-Result<StoreRoom> Runtime::Allocate(uint64_t size, ObjectId id) {
+Result<StoreRoom> Runtime::Allocate(uint64_t size, ObjectId id, Populate populate) {
   std::unique_lock lock(mutex_);
   DrainDrops();
   Perform();
@@ -253,8 +253,8 @@ Result<StoreRoom> Runtime::Allocate(uint64_t size, ObjectId id) {
   lock.unlock();
   for (;;) {
     uint64_t missing = 0;
-    auto allocation = writer_.Allocate(id ? id : ObjectId{self(), ~0ull}, size, Populate::kWhileCopying, &missing);
-    if (allocation) return StoreRoom{allocation->data, allocation->location, allocation->cold};
+    auto allocation = writer_.Allocate(id ? id : ObjectId{self(), ~0ull}, size, populate, &missing);
+    if (allocation) return StoreRoom{allocation->data, allocation->location, *allocation};
     if (allocation.error().kind != ErrorKind::kFull || missing == 0) return allocation.error();
     lock.lock();
     Drain();
@@ -413,7 +413,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       slept = doorbell_->SleepAsWaiter(kind, until, [this] { return AnyDue(); });
       lock.lock();
       polling_ = false;
-      if (others_waiting_ > 0) Bump();
+      if (others_waiting_ > 0) Bump();  // one of them polls from now on, or sees what it waited for
     } else {
       ++others_waiting_;
       uint32_t seen = event_.load();
@@ -465,9 +465,7 @@ WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, in
   if (enough()) return WaitOutcome::kReady;
   for (Object* object : objects) owner_->Want(object, actions_);
   Perform();
-  for (Object* object : objects) ++object->waiters;
   auto outcome = WaitUntil(lock, deadline_ns, true, enough);
-  for (Object* object : objects) --object->waiters;
   NotifyPeers(lock);
   return outcome;
 }
@@ -882,11 +880,15 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
       state = 3;
     }
   } else if (auto* m = std::get_if<MemoryReserved>(&message)) {
+    auto asked = reserving_.find(m->request);
+    if (asked == reserving_.end()) return Fail("the node daemon answered what was not asked");
     if (m->granted) {
+      writer_.AddBudget(asked->second);
       reservations_.insert_or_assign(m->request, Result<bool>(true));
     } else {
       reservations_.insert_or_assign(m->request, Result<bool>(Error{ErrorKind::kFull, m->why_not}));
     }
+    reserving_.erase(asked);
   } else if (auto* m = std::get_if<TrimMemory>(&message)) {
     if (uint64_t released = writer_.Trim(m->bytes)) Send(ReleaseMemory{.bytes = released});
   } else if (auto* m = std::get_if<Routed>(&message)) {

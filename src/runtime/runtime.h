@@ -56,7 +56,7 @@ struct ValueView {
 struct StoreRoom {
   uint8_t* data = nullptr;
   Location location;
-  bool cold = false;  // its pages were not there before
+  Allocation allocation;
 };
 
 struct RuntimeEvent {
@@ -100,7 +100,12 @@ class Runtime {
   Object* PutInline(std::string_view bytes, std::span<Object* const> contained);
   // Room of `size` bytes for a value that will belong to `id` (zero: an object of ours to be put). May wait for room.
   // Fails with kFull (message for the user), or kTimeout if a signal wants handling: then call again.
-  Result<StoreRoom> Allocate(uint64_t size, ObjectId id);
+  Result<StoreRoom> Allocate(uint64_t size, ObjectId id, Populate populate);
+  // Copies into the room, large pieces with several threads. For a caller that writes by itself, Allocate with
+  // Populate::kNow.
+  Status Fill(const StoreRoom& room, uint64_t offset, const void* source, uint64_t size) {
+    return writer_.Fill(room.allocation, offset, source, size);
+  }
   void Abandon(const StoreRoom& room);
   Object* PutStored(const StoreRoom& room, std::span<Object* const> contained);
   // The one object that a value being decoded here refers to; nullptr if this process was never given it.
@@ -193,7 +198,8 @@ class Runtime {
   std::vector<std::pair<ProcessId, std::string>> peer_outbox_;
   std::vector<Location> free_outbox_;
   std::unordered_map<SegmentId, uint8_t> segment_states_;  // 1 asked for, 2 mapped, 3 does not exist
-  std::unordered_map<uint64_t, Result<bool>> reservations_;
+  std::unordered_map<uint64_t, uint64_t> reserving_;         // request -> bytes
+  std::unordered_map<uint64_t, Result<bool>> reservations_;  // answered
   uint64_t next_reservation_ = 1;
   std::deque<RuntimeEvent> events_;
   std::unordered_map<Object*, std::vector<void*>> callbacks_;

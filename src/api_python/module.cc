@@ -1,0 +1,550 @@
+// `weft._core`: the functions of the extension, and what the types share.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "api_python/buffers.h"
+#include "api_python/codec.h"
+#include "api_python/object_ref.h"
+#include "api_python/python_runner.h"
+#include "api_python/remote_function.h"
+#include "api_python/state.h"
+#include "base/clock.h"
+#include "wire/value_format.h"
+
+namespace nb = nanobind;
+
+namespace weft::python {
+
+Runtime* g_runtime = nullptr;
+uint32_t g_epoch = 0;
+uint64_t g_views = 0;
+
+namespace {
+
+// Sessions that have ended while arrays still look into their memory.
+std::vector<Runtime*> g_ended;
+uint32_t g_stamp = 0;
+
+}  // namespace
+
+PyObject* Callback(const char* module, const char* name) {
+  static std::map<std::pair<const char*, const char*>, PyObject*> found;  // by address: both are literals
+  PyObject*& function = found[{module, name}];
+  if (!function) {
+    Owned imported(PyImport_ImportModule(module));
+    if (!imported) return nullptr;
+    function = PyObject_GetAttrString(imported.get(), name);
+  }
+  return function;
+}
+
+Runtime* NeedRuntime() {
+  if (g_runtime && !Runtime::forked() && !g_runtime->stopped()) [[likely]] return g_runtime;
+  if (Runtime::forked()) {
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this process was forked from a weft driver and cannot use its session; call weft in the parent, or "
+                    "start this process by multiprocessing's 'spawn' method and call weft.init() in it");
+    return nullptr;
+  }
+  if (g_runtime) {
+    std::string why = g_runtime->why_stopped();
+    RaiseSystemError("WeftError\nthe session has ended (" + (why.empty() ? "it was shut down" : why) +
+                     "); call weft.shutdown() and then weft.init() to begin a new one");
+    return nullptr;
+  }
+  PyObject* init = Callback("weft._api", "auto_init");
+  Owned done(init ? PyObject_CallNoArgs(init) : nullptr);
+  if (!done) return nullptr;
+  if (!g_runtime) PyErr_SetString(PyExc_RuntimeError, "weft.init() did not start a session");
+  return g_runtime;
+}
+
+void RaiseTaskError(std::string_view payload) {
+  PyObject* raise = Callback("weft._errors", "raise_task_error");
+  if (!raise) return;
+  Owned never(PyObject_CallFunction(raise, "y#", payload.data(), static_cast<Py_ssize_t>(payload.size())));
+  if (never) PyErr_SetString(PyExc_SystemError, "raise_task_error returned");
+}
+
+void RaiseSystemError(std::string_view name_and_message) {
+  PyObject* raise = Callback("weft._errors", "raise_system_error");
+  if (!raise) return;
+  size_t end = std::min(name_and_message.find('\n'), name_and_message.size());
+  std::string_view message = end < name_and_message.size() ? name_and_message.substr(end + 1) : "";
+  Owned never(PyObject_CallFunction(raise, "s#s#", name_and_message.data(), static_cast<Py_ssize_t>(end),
+                                    message.data(), static_cast<Py_ssize_t>(message.size())));
+  if (never) PyErr_SetString(PyExc_SystemError, "raise_system_error returned");
+}
+
+void RaiseCoreError(const core::Error& error) {
+  std::string name = error.kind == core::ErrorKind::kFull   ? "ObjectStoreFullError"
+                     : error.kind == core::ErrorKind::kGone ? "ObjectLostError"
+                                                            : "WeftError";
+  RaiseSystemError(name + "\n" + error.message);
+}
+
+int64_t DeadlineOf(PyObject* timeout, bool* ok) {
+  *ok = true;
+  if (!timeout || timeout == Py_None) return -1;
+  double seconds = PyFloat_AsDouble(timeout);
+  if (PyErr_Occurred()) {
+    PyErr_Clear();
+    PyErr_Format(PyExc_TypeError, "timeout must be a number of seconds or None, not %.100s", Py_TYPE(timeout)->tp_name);
+    *ok = false;
+    return 0;
+  }
+  if (std::isnan(seconds) || seconds < 0) {
+    PyErr_SetString(PyExc_ValueError, "timeout must not be negative or NaN; None waits without limit");
+    *ok = false;
+    return 0;
+  }
+  if (seconds == 0) return 0;
+  if (seconds > 1e9) return -1;
+  return core::NowNs() + static_cast<int64_t>(seconds * 1e9);
+}
+
+namespace {
+
+// ---- put, get, wait -----------------------------------------------------------------------------------------------
+
+PyObject* Put(PyObject*, PyObject* value) {
+  Runtime* runtime = NeedRuntime();
+  if (!runtime) return nullptr;
+  if (IsRef(value)) {
+    PyErr_SetString(PyExc_TypeError,
+                    "put() of an ObjectRef: the object is stored already; pass the reference itself, or put([ref]) to "
+                    "store the reference as a value");
+    return nullptr;
+  }
+  static thread_local std::string scratch;
+  scratch.clear();
+  scratch.push_back(static_cast<char>(core::ValueFormat::kNative));
+  if (EncodeNative(value, scratch)) return NewRef(runtime->PutInline(scratch, {}), false);
+  if (PyErr_Occurred()) return nullptr;
+  Contained inside;
+  Encoded encoded;
+  if (!EncodeValue(value, {}, encoded)) return nullptr;
+  Object* object;
+  if (encoded.room.data) {
+    object = runtime->PutStored(encoded.room, inside.objects);
+    if (encoded.sealed_room) {
+      Runtime::AddReference(object);
+      reinterpret_cast<RoomObject*>(encoded.room_object)->object = object;
+    }
+  } else {
+    object = runtime->PutInline(encoded.bytes, inside.objects);
+  }
+  return NewRef(object, false);
+}
+
+PyObject* ValueOf(Runtime* runtime, Object* object) {
+  for (;;) {
+    core::Result<core::ValueView> view = core::Error{};
+    if (object->value.kind() == core::ValueKind::kStored) {
+      Py_BEGIN_ALLOW_THREADS view = runtime->Read(object);
+      Py_END_ALLOW_THREADS
+    } else {
+      view = runtime->Read(object);
+    }
+    if (!view) {
+      if (view.error().kind != core::ErrorKind::kTimeout) return RaiseCoreError(view.error()), nullptr;
+      if (PyErr_CheckSignals() != 0) return nullptr;
+      continue;
+    }
+    switch (view->kind) {
+      case core::ValueKind::kInline:
+      case core::ValueKind::kStored:
+        return DecodeValue(view->bytes, view->stored, object);
+      case core::ValueKind::kTaskError:
+        return RaiseTaskError(view->bytes), nullptr;
+      case core::ValueKind::kSystemError:
+        return RaiseSystemError(view->bytes), nullptr;
+      case core::ValueKind::kPending:
+        break;
+    }
+    PyErr_SetString(PyExc_SystemError, "weft: value of a pending object");
+    return nullptr;
+  }
+}
+
+// False with an exception set, unless all is ready.
+bool WaitForObjects(Runtime* runtime, const std::vector<Object*>& objects, int64_t deadline, PyObject* timeout) {
+  for (;;) {
+    core::WaitOutcome outcome;
+    Py_BEGIN_ALLOW_THREADS outcome = runtime->WaitForAll(objects, deadline);
+    Py_END_ALLOW_THREADS switch (outcome) {
+      case core::WaitOutcome::kReady:
+        return true;
+      case core::WaitOutcome::kInterrupted:
+        if (PyErr_CheckSignals() != 0) return false;
+        continue;
+      case core::WaitOutcome::kTimedOut: {
+        size_t pending = 0;
+        for (Object* object : objects) pending += !object->resolved();
+        double seconds = timeout && timeout != Py_None ? PyFloat_AsDouble(timeout) : 0;
+        char text[160];
+        std::snprintf(text, sizeof text,
+                      "GetTimeoutError\n%zu of %zu objects were not ready after %g s; the tasks that make them go on", pending,
+                      objects.size(), seconds);
+        RaiseSystemError(text);
+        return false;
+      }
+      case core::WaitOutcome::kStopped:
+        NeedRuntime();
+        if (!PyErr_Occurred()) RaiseSystemError("WeftError\nthe session was shut down while get() waited");
+        return false;
+    }
+  }
+}
+
+PyObject* NotARef(const char* call, PyObject* value) {
+  PyErr_Format(PyExc_TypeError, "%s expects an ObjectRef or a list of them, not %.100s", call, Py_TYPE(value)->tp_name);
+  return nullptr;
+}
+
+PyObject* Get(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  PyObject* refs = nargs > 0 ? args[0] : nullptr;
+  PyObject* timeout = nargs > 1 ? args[1] : nullptr;
+  if (nargs > 2) {
+    PyErr_Format(PyExc_TypeError, "get() takes a reference or a list, and timeout=; %zd positional arguments were given",
+                 nargs);
+    return nullptr;
+  }
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(kwnames, i));
+    if (!name) return nullptr;
+    PyObject** slot = std::strcmp(name, "timeout") == 0 ? &timeout : std::strcmp(name, "refs") == 0 ? &refs : nullptr;
+    if (!slot || *slot) {
+      PyErr_Format(PyExc_TypeError, "get() got an unexpected argument '%s'; it takes refs and timeout", name);
+      return nullptr;
+    }
+    *slot = args[nargs + i];
+  }
+  if (!refs) {
+    PyErr_SetString(PyExc_TypeError, "get() needs an ObjectRef or a list of them");
+    return nullptr;
+  }
+  Runtime* runtime = NeedRuntime();
+  if (!runtime) return nullptr;
+  if (IsRef(refs)) {
+    Object* object = ObjectOf(refs);
+    if (!object) return nullptr;
+    if (!object->resolved()) {
+      bool ok;
+      int64_t deadline = DeadlineOf(timeout, &ok);
+      if (!ok || !WaitForObjects(runtime, {object}, deadline, timeout)) return nullptr;
+    }
+    return ValueOf(runtime, object);
+  }
+  if (!PyList_Check(refs) && !PyTuple_Check(refs)) return NotARef("get()", refs);
+  bool ok;
+  int64_t deadline = DeadlineOf(timeout, &ok);
+  if (!ok) return nullptr;
+  // A copy keeps the references alive, whatever other threads do to the list meanwhile.
+  Owned items(PySequence_Tuple(refs));
+  if (!items) return nullptr;
+  Py_ssize_t count = PyTuple_GET_SIZE(items.get());
+  std::vector<Object*> objects(static_cast<size_t>(count));
+  bool all_ready = true;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* item = PyTuple_GET_ITEM(items.get(), i);
+    if (!IsRef(item)) {
+      PyErr_Format(PyExc_TypeError, "get() expects ObjectRefs; item %zd of the list is a %.100s", i,
+                   Py_TYPE(item)->tp_name);
+      return nullptr;
+    }
+    objects[static_cast<size_t>(i)] = ObjectOf(item);
+    if (!objects[static_cast<size_t>(i)]) return nullptr;
+    all_ready = all_ready && objects[static_cast<size_t>(i)]->resolved();
+  }
+  if (!all_ready && !WaitForObjects(runtime, objects, deadline, timeout)) return nullptr;
+  Owned values(PyList_New(count));
+  if (!values) return nullptr;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    PyObject* value = ValueOf(runtime, objects[static_cast<size_t>(i)]);
+    if (!value) return nullptr;
+    PyList_SET_ITEM(values.get(), i, value);
+  }
+  return values.Release();
+}
+
+PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
+  static const char* names[] = {"refs", "num_returns", "timeout", "fetch_local", nullptr};
+  PyObject *refs, *num_returns_object = nullptr, *timeout = nullptr, *fetch_local = nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$OOO:wait", const_cast<char**>(names), &refs, &num_returns_object,
+                                   &timeout, &fetch_local)) {
+    return nullptr;
+  }
+  Py_ssize_t wanted = 1;
+  if (num_returns_object) {
+    if (!PyLong_Check(num_returns_object) || PyBool_Check(num_returns_object)) {
+      PyErr_Format(PyExc_TypeError, "num_returns must be an int, not %.100s", Py_TYPE(num_returns_object)->tp_name);
+      return nullptr;
+    }
+    wanted = PyLong_AsSsize_t(num_returns_object);
+    if (wanted == -1 && PyErr_Occurred()) return nullptr;
+  }
+  if (IsRef(refs)) {
+    PyErr_SetString(PyExc_TypeError, "wait() expects a list of ObjectRefs, not a single one: write wait([ref])");
+    return nullptr;
+  }
+  if (!PyList_Check(refs) && !PyTuple_Check(refs)) {
+    PyErr_Format(PyExc_TypeError, "wait() expects a list of ObjectRefs, not %.100s", Py_TYPE(refs)->tp_name);
+    return nullptr;
+  }
+  bool ok;
+  int64_t deadline = DeadlineOf(timeout, &ok);
+  if (!ok) return nullptr;
+  Runtime* runtime = NeedRuntime();
+  if (!runtime) return nullptr;
+  Py_ssize_t count = PySequence_Fast_GET_SIZE(refs);
+  PyObject** items = PySequence_Fast_ITEMS(refs);
+  if (wanted < 1 || wanted > count) {
+    PyErr_Format(PyExc_ValueError, "num_returns must be between 1 and the number of references (%zd), not %zd", count,
+                 wanted);
+    return nullptr;
+  }
+  // One pass over handles that the copy below touches anyway: types, sessions and duplicates.
+  uint32_t stamp = ++g_stamp == 0 ? ++g_stamp : g_stamp;
+  bool aliases = false;
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (!IsRef(items[i])) {
+      PyErr_Format(PyExc_TypeError, "wait() expects ObjectRefs; item %zd of the list is a %.100s", i,
+                   Py_TYPE(items[i])->tp_name);
+      return nullptr;
+    }
+    auto* ref = reinterpret_cast<RefObject*>(items[i]);
+    if (ref->epoch != g_epoch) return ObjectOf(items[i]), nullptr;
+    if (ref->stamp == stamp) {
+      PyErr_Format(PyExc_ValueError, "wait() was given the same reference twice (item %zd)", i);
+      return nullptr;
+    }
+    ref->stamp = stamp;
+    aliases = aliases || ref->alias;
+  }
+  Owned keep(PySequence_Tuple(refs));  // the list may change while we wait
+  if (!keep) return nullptr;
+  items = &PyTuple_GET_ITEM(keep.get(), 0);
+  if (aliases) {
+    std::vector<Object*> sorted(static_cast<size_t>(count));
+    for (Py_ssize_t i = 0; i < count; ++i) sorted[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
+    std::sort(sorted.begin(), sorted.end());
+    if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+      PyErr_SetString(PyExc_ValueError, "wait() was given two references to the same object");
+      return nullptr;
+    }
+  }
+  auto ready_count = [&](Py_ssize_t limit) {
+    Py_ssize_t found = 0;
+    for (Py_ssize_t i = 0; i < count && found < limit; ++i) {
+      found += reinterpret_cast<RefObject*>(items[i])->object->resolved();
+    }
+    return found;
+  };
+  if (ready_count(wanted) < wanted) {
+    std::vector<Object*> objects(static_cast<size_t>(count));
+    for (Py_ssize_t i = 0; i < count; ++i) objects[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
+    for (bool again = true; again;) {
+      again = false;
+      core::WaitOutcome outcome;
+      Py_BEGIN_ALLOW_THREADS outcome = runtime->WaitFor(objects, static_cast<size_t>(wanted), deadline);
+      Py_END_ALLOW_THREADS if (outcome == core::WaitOutcome::kInterrupted) {
+        if (PyErr_CheckSignals() != 0) return nullptr;
+        again = true;
+      }
+      else if (outcome == core::WaitOutcome::kStopped) {
+        NeedRuntime();
+        if (!PyErr_Occurred()) RaiseSystemError("WeftError\nthe session was shut down while wait() waited");
+        return nullptr;
+      }
+    }
+  }
+  // At most num_returns are called ready, the first in the list's order.
+  Py_ssize_t ready = ready_count(wanted);
+  Owned done(PyList_New(ready)), rest(PyList_New(count - ready));
+  if (!done || !rest) return nullptr;
+  Py_ssize_t at_done = 0, at_rest = 0, i = 0;
+  for (; i < count && at_done < ready; ++i) {
+    Py_INCREF(items[i]);
+    if (reinterpret_cast<RefObject*>(items[i])->object->resolved()) {
+      PyList_SET_ITEM(done.get(), at_done++, items[i]);
+    } else if (at_rest < count - ready) {
+      PyList_SET_ITEM(rest.get(), at_rest++, items[i]);
+    }
+  }
+  for (; i < count; ++i) {
+    Py_INCREF(items[i]);
+    PyList_SET_ITEM(rest.get(), at_rest++, items[i]);
+  }
+  return PyTuple_Pack(2, done.get(), rest.get());
+}
+
+// ---- sessions -----------------------------------------------------------------------------------------------------
+
+core::ResourceAmounts Resources(nb::dict resources) {
+  core::ResourceAmounts amounts;
+  for (auto [name, amount] : resources) {
+    auto units = static_cast<int64_t>(std::llround(nb::cast<double>(amount) * static_cast<double>(core::kResourceUnit)));
+    if (units > 0) amounts.emplace_back(nb::cast<std::string>(name), units);
+  }
+  std::sort(amounts.begin(), amounts.end());
+  return amounts;
+}
+
+nb::dict Start(nb::dict config) {
+  if (g_runtime) throw nb::value_error("a session is open already");
+  core::SessionOptions options;
+  options.daemon_path = nb::cast<std::string>(config["daemon"]);
+  options.open.pid = getpid();
+  options.open.resources = Resources(nb::cast<nb::dict>(config["resources"]));
+  options.open.object_store_bytes = nb::cast<uint64_t>(config["object_store_memory"]);
+  options.open.python_workers = 1;
+  options.open.worker_command = nb::cast<std::vector<std::string>>(config["worker_command"]);
+  options.open.environment = nb::cast<std::vector<std::string>>(config["environment"]);
+  options.open.working_directory = nb::cast<std::string>(config["working_directory"]);
+  options.open.forward_output = nb::cast<bool>(config["forward_output"]) ? 1 : 0;
+  core::Result<std::unique_ptr<Runtime>> runtime = core::Error{};
+  {
+    nb::gil_scoped_release release;
+    runtime = Runtime::StartSession(std::move(options));
+  }
+  if (!runtime) throw std::runtime_error(runtime.error().message);
+  g_runtime = runtime->release();
+  ++g_epoch;
+  nb::dict result;
+  result["cpus"] = g_runtime->welcome().cpus;
+  result["object_store_memory"] = g_runtime->welcome().object_store_bytes;
+  result["daemon_pid"] = g_runtime->daemon_pid();
+  return result;
+}
+
+void Stop() {
+  if (!g_runtime || Runtime::forked()) return;
+  Runtime* runtime = g_runtime;
+  g_runtime = nullptr;  // references that are dropped from now on are of an ended session
+  ++g_epoch;
+  {
+    nb::gil_scoped_release release;
+    runtime->Stop();
+  }
+  g_ended.push_back(runtime);
+  if (g_views == 0) {
+    for (Runtime* ended : g_ended) delete ended;
+    g_ended.clear();
+  }
+}
+
+nb::object NextEvent() {
+  Runtime* runtime = g_runtime;
+  if (!runtime) return nb::none();
+  core::RuntimeEvent event;
+  bool more;
+  {
+    nb::gil_scoped_release release;
+    more = runtime->NextEvent(&event);
+  }
+  if (!more) return nb::none();
+  if (event.kind == core::RuntimeEvent::kOutput) {
+    nb::object text = nb::steal(PyUnicode_DecodeUTF8(event.text.data(), static_cast<Py_ssize_t>(event.text.size()),
+                                                     "replace"));
+    return nb::make_tuple("output", event.pid, event.is_stderr, text);
+  }
+  nb::object callback = nb::steal(static_cast<PyObject*>(event.cookie));
+  nb::object ref = nb::steal(NewRef(event.object, true));
+  return nb::make_tuple("ready", callback, ref);
+}
+
+void CallWhenReady(nb::object ref, nb::object callback) {
+  if (!IsRef(ref.ptr())) throw nb::type_error("call_when_ready() expects an ObjectRef");
+  Object* object = ObjectOf(ref.ptr());
+  if (!object) throw nb::python_error();
+  g_runtime->CallWhenReady(object, callback.release().ptr());
+}
+
+bool IsReady(nb::object ref) {
+  if (!IsRef(ref.ptr())) throw nb::type_error("is_ready() expects an ObjectRef");
+  Object* object = ObjectOf(ref.ptr());
+  if (!object) throw nb::python_error();
+  return object->resolved();
+}
+
+nb::object RestoreReference(uint64_t owner, uint64_t index) {
+  Runtime* runtime = NeedRuntime();
+  if (!runtime) throw nb::python_error();
+  Object* object = runtime->FindReference({{owner}, index});
+  if (!object) {
+    RaiseSystemError("ObjectLostError\na value refers to an object that no longer exists");
+    throw nb::python_error();
+  }
+  return nb::steal(NewRef(object, true));
+}
+
+nb::object Empty(uint32_t dimensions, uint64_t nbytes) {
+  PyObject* room = NewRoom(core::ArrayHead::DataOffset(dimensions), nbytes);
+  if (!room) throw nb::python_error();
+  return nb::steal(room);
+}
+
+void RunWorker(int fd) {
+  auto runtime = Runtime::JoinAsWorker(core::UniqueFd(fd));
+  if (!runtime) throw std::runtime_error(runtime.error().message);
+  g_runtime = runtime->release();
+  ++g_epoch;
+  PythonRunner runner(*g_runtime);
+  core::Executor executor(*g_runtime, runner);
+  executor.Run();
+}
+
+nb::dict Stats() {
+  nb::dict result;
+  if (!g_runtime) return result;
+  core::RuntimeStats stats = g_runtime->Stats();
+  result["live_tasks"] = stats.live_tasks;
+  result["live_objects"] = stats.live_objects;
+  result["ready_tasks"] = stats.ready_tasks;
+  result["leased_workers"] = stats.leased_workers;
+  result["tasks_submitted"] = stats.tasks_submitted;
+  result["replies"] = stats.replies;
+  result["background_wakeups"] = stats.background_wakeups;
+  result["revoked"] = stats.revoked;
+  result["handed_back"] = stats.handed_back;
+  result["messages_sent"] = stats.messages_sent;
+  result["store_bytes"] = stats.store_allocated;
+  result["daemon_pid"] = g_runtime->daemon_pid();
+  return result;
+}
+
+PyMethodDef fast_methods[] = {
+    {"put", Put, METH_O, "put(value): stores a value and returns an ObjectRef to it."},
+    {"get", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Get)), METH_FASTCALL | METH_KEYWORDS,
+     "get(refs, timeout=None): the value of a reference, or the values of a list of references."},
+    {"wait", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Wait)), METH_VARARGS | METH_KEYWORDS,
+     "wait(refs, *, num_returns=1, timeout=None, fetch_local=True): (ready, not ready)."},
+    {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+}  // namespace weft::python
+
+NB_MODULE(_core, m) {
+  using namespace weft::python;
+  if (!InitRefType(m.ptr()) || !InitBufferTypes(m.ptr()) || !InitRemoteFunctionType(m.ptr()) ||
+      PyModule_AddFunctions(m.ptr(), fast_methods) != 0) {
+    throw nb::python_error();
+  }
+  m.def("start", &Start);
+  m.def("stop", &Stop);
+  m.def("is_started", [] { return g_runtime != nullptr && !Runtime::forked(); });
+  m.def("next_event", &NextEvent);
+  m.def("call_when_ready", &CallWhenReady);
+  m.def("is_ready", &IsReady);
+  m.def("_restore_reference", &RestoreReference);
+  m.def("empty", &Empty);
+  m.def("run_worker", &RunWorker);
+  m.def("stats", &Stats);
+}

@@ -1,0 +1,10 @@
+// `weft.RemoteFunction`: what @weft.remote makes. Its `.remote(...)` is one call into C++.
+#pragma once
+
+#include "api_python/state.h"
+
+namespace weft::python {
+
+bool InitRemoteFunctionType(PyObject* module);
+
+}  // namespace weft::python
