@@ -79,7 +79,7 @@ def _ratio(goal: dict) -> str:
     ratio = goal["advantage"]
     if ratio is None:
         return ""
-    return f"{100 * ratio:.0f} %" if ratio < 1 else f"{ratio:.3g}×"
+    return f"{100 * ratio:.2g} %" if ratio < 0.995 else f"{ratio:.3g}×"
 
 
 def table(summary: list, systems: list[str]) -> str:

@@ -120,9 +120,11 @@ def all_rows(scale: Scale) -> list[Row]:
     add("tasks_async", f"{scale.tasks} tasks, then get", "tasks_async", "tasks_per_second", "/s", [*everyone, "bare"],
         count, [Goal("≥ 300× Ray", "ray", 300), Goal("≥ 20× apply_async", "multiprocessing", 20),
                 Goal("≥ 5× joblib", "joblib", 5), Goal("≥ 12 % of the ring", "bare", 0.12)],
-        bare="ring to a Python function", **rate)
+        bare="ring to a Python function, both sides spinning", **rate,
+        note="The ring is faster when the kernel leaves both sides on one core, as it does on a busy machine.")
     add("task_sync", "task, submit and get", "task_sync", "seconds", "s", [*everyone, "bare"], timed,
-        [Goal("≥ 50× Ray", "ray", 50), Goal("≤ 4× the ping-pong", "bare", 0.25)], bare="futex ping-pong")
+        [Goal("≥ 50× Ray", "ray", 50), Goal("≤ 4× the ping-pong", "bare", 0.25)], bare="futex ping-pong, unpinned, non-spinning",
+        note="The ping-pong has two speeds, by whether the kernel leaves both processes on one core.")
     add("nested", f"task that runs {scale.tasks} tasks", "nested", "seconds", "s", both, count,
         [Goal("≥ 100× Ray", "ray", 100)])
     add("chain", f"chain of {scale.tasks} tasks", "chain", "seconds", "s", [*both, "dask"], count,
@@ -198,7 +200,7 @@ def all_rows(scale: Scale) -> list[Row]:
     for metric, words in (("with_tasks_seconds", "submit and wait"), ("ready_seconds", "wait, all ready:")):
         add(f"wait_1000_{metric}", f"{words} loop over {scale.tasks}", "wait_loop", metric, "s", [*both, "bare"],
             {"count": scale.tasks}, [Goal("≥ 100× Ray", "ray", 100)], bare="list copies", most_repetitions=5)
-    note = "Not measured for Ray, whose loop is quadratic."
+    note = "Not measured for Ray, to keep the run short."
     add("wait_many", f"wait, all ready: loop over {scale.waits:,}", "wait_loop", "ready_seconds", "s",
         ["weft", "bare"], {"count": scale.waits}, [Goal("≤ 3× list copies", "bare", 1 / 3)], bare="list copies",
         note=note, most_repetitions=5)

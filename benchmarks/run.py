@@ -76,7 +76,9 @@ class Runner:
         # The C++ program belongs to weft's own build, whichever preset made it.
         build = os.path.join(REPOSITORY, "build")
         for name in sorted(os.listdir(build)) if os.path.isdir(build) else []:
-            self._programs.append(os.path.join(build, name, "benchmarks"))
+            folder = os.path.join(build, name, "benchmarks")
+            if os.path.isdir(folder):
+                self._programs.append(folder)
         for name in self._options.systems:
             needs = _NEEDS.get(name)
             look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({needs!r}) is None)"
@@ -132,7 +134,7 @@ class Runner:
         for row in group:
             for name in names:
                 if name in row.systems and not self.samples[row.key].get(name):
-                    self._fail([row], name, f"no value {row.metric}")
+                    self._fail([row], name, f"no value {row.metric}. {row.note}".strip())
 
     def _try(self, group: list[Row], names: list[str], name: str, action):
         if any(name in self.failures[row.key] for row in group):

@@ -27,6 +27,13 @@ def _numpy():
     return numpy
 
 
+def _check_is_copy(api, array, reference) -> None:
+    """An object is a value: what happens to the array afterwards must not show in it."""
+    array[-1] = 2
+    check(int(api.get(reference)[-1]) == 1 and api.get(reference).nbytes == array.nbytes, "put")
+    array[-1] = 1
+
+
 def define(api) -> dict:
     @api.remote
     def increment(x):
@@ -280,6 +287,7 @@ def define(api) -> dict:
         for i in range(alive + 1):  # Fills the rotation and warms the pages.
             kept[i % alive] = None
             kept[i % alive] = api.put(array)
+        _check_is_copy(api, array, kept[0])
         position = [0]
 
         def body():
@@ -301,7 +309,7 @@ def define(api) -> dict:
         begin = time.perf_counter()
         reference = api.put(array)
         duration = time.perf_counter() - begin
-        check(int(api.get(reference)[-1]) == 1, "put_large_first")
+        _check_is_copy(api, array, reference)
         return {"bytes_per_second": size / duration}
 
     def get_large(size, min_seconds):
