@@ -66,8 +66,14 @@ def measure(system: str, python: str, log_path: str, timeout_seconds: float = 12
     variables, mark = systems.environment([])
     with open(log_path, "ab") as log:
         begin = time.monotonic()
-        process = subprocess.Popen([python, "-c", PROGRAMS[system]], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=log, env=variables, start_new_session=True)  # fmt: skip
+        process = subprocess.Popen(
+            [python, "-c", PROGRAMS[system]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=variables,
+            start_new_session=True,
+        )
     try:
         output, _ = process.communicate(timeout=timeout_seconds)
         if process.returncode != 0:
@@ -113,12 +119,12 @@ print(total)
 def measure_size(system: str, python: str, repository: str) -> dict[str, float]:
     """Size of the installed distribution (files as installed, compiled Python caches not counted) and of its wheel."""
     names = {"dask": ["dask", "distributed"]}.get(system, [system])
-    done = subprocess.run([python, "-c", _SIZE, *names], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run([python, "-c", _SIZE, *names], capture_output=True)
     if done.returncode != 0:
         raise systems.SystemFailed(done.stderr.decode().strip().splitlines()[-1])
     result = {"megabytes": int(done.stdout) / 1e6}
     folder = os.path.join(repository, "dist")
-    wheels = [name for name in os.listdir(folder)] if os.path.isdir(folder) else []
+    wheels = os.listdir(folder) if os.path.isdir(folder) else []
     wheels = [os.path.join(folder, name) for name in wheels if name.endswith(".whl") and name.startswith(system + "-")]
     if wheels:
         result["wheel_megabytes"] = os.path.getsize(max(wheels, key=os.path.getmtime)) / 1e6

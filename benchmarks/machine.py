@@ -20,8 +20,16 @@ def _first(path: str, key: str) -> str:
 
 def describe(repository: str) -> dict:
     try:
-        commit = subprocess.run(["git", "-C", repository, "describe", "--always", "--dirty"], stdout=subprocess.PIPE,
-                                stderr=subprocess.DEVNULL, check=True).stdout.decode().strip()  # fmt: skip
+        commit = (
+            subprocess.run(
+                ["git", "-C", repository, "describe", "--always", "--dirty"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                check=True,
+            )
+            .stdout.decode()
+            .strip()
+        )
     except (OSError, subprocess.CalledProcessError):
         commit = "unknown"
     return {

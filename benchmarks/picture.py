@@ -1,6 +1,6 @@
 """Draws the result of run.py: how many times as good as Ray, and which share of the bare limit, on log scales.
 
-    python benchmarks/picture.py latest.json latest.png      (matplotlib, from the peers' environment)
+python benchmarks/picture.py latest.json latest.png      (matplotlib, from the peers' environment)
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
-COLOURS = {"weft": "#1b6ca8", "weft_cpp": "#1b6ca8", "multiprocessing": "#8a8a8a", "joblib": "#c48a3f", "dask": "#a25b5b"}
+COLOURS = {
+    "weft": "#1b6ca8",
+    "weft_cpp": "#1b6ca8",
+    "multiprocessing": "#8a8a8a",
+    "joblib": "#c48a3f",
+    "dask": "#a25b5b",
+}
 
 
 def advantage(row: dict, name: str, base: str) -> float | None:
@@ -34,7 +40,8 @@ def panel(axes, rows: list, base: str, title: str) -> None:
             axes.text(value * 1.08, position + i * 0.8, f"{value:.3g}×", va="center", fontsize=7)
         for goal in row["goals"]:
             if goal["against"] == base and goal.get("wanted"):
-                axes.plot([goal["wanted"]] * 2, [position - 0.5, position + len(bars) * 0.8 - 0.3], color="black", lw=1.5)
+                ends = [position - 0.5, position + len(bars) * 0.8 - 0.3]
+                axes.plot([goal["wanted"]] * 2, ends, color="black", lw=1.5)
         labels.append((position + (len(bars) - 1) * 0.4, row["title"]))
         position += len(bars) * 0.8 + 0.6
     axes.set_xscale("log")
@@ -52,24 +59,33 @@ def main(source: str, target: str) -> None:
     with open(source) as file:
         result = json.load(file)
     panels = []
-    for base, title in (("ray", "times as good as Ray (black line: the goal)"),
-                        ("bare", "share of the bare limit (black line: the goal)")):  # fmt: skip
-        rows = [row for row in result["rows"]
-                if any(advantage(row, name, base) for name in row["values"] if name not in ("ray", "bare"))
-                and (base != "bare" or any(goal["against"] == "bare" for goal in row["goals"]))]  # fmt: skip
+    for base, title in (
+        ("ray", "times as good as Ray (black line: the goal)"),
+        ("bare", "share of the bare limit (black line: the goal)"),
+    ):
+        rows = [
+            row
+            for row in result["rows"]
+            if any(advantage(row, name, base) for name in row["values"] if name not in ("ray", "bare"))
+            and (base != "bare" or any(goal["against"] == "bare" for goal in row["goals"]))
+        ]
         if rows:
             panels.append((rows, base, title))
     if not panels:
         print("no picture: nothing to compare")
         return
     heights = [0.5 + 0.55 * len(rows) for rows, _, _ in panels]
-    figure, axes = plt.subplots(len(panels), 1, figsize=(10, sum(heights) + 1), squeeze=False,
-                                gridspec_kw={"height_ratios": heights})  # fmt: skip
+    figure, axes = plt.subplots(
+        len(panels), 1, figsize=(10, sum(heights) + 1), squeeze=False, gridspec_kw={"height_ratios": heights}
+    )
     for (rows, base, title), place in zip(panels, axes[:, 0]):
         panel(place, rows, base, title)
     about = result["machine"]
-    figure.suptitle(f"{about['cpu']}, {about['cpus']} CPUs, {result['begun'][:10]}, {about['commit']}"
-                    + (" (quick: not worth quoting)" if result["quick"] else ""), fontsize=9)  # fmt: skip
+    figure.suptitle(
+        f"{about['cpu']}, {about['cpus']} CPUs, {result['begun'][:10]}, {about['commit']}"
+        + (" (quick: not worth quoting)" if result["quick"] else ""),
+        fontsize=9,
+    )
     figure.tight_layout()
     figure.savefig(target, dpi=130)
 

@@ -49,29 +49,37 @@ def judge(row: Row, goal: Goal, medians: dict[str, dict[str, float]]) -> dict:
 
 
 def summarise(rows: list[Row], samples: dict[str, dict[str, list[float]]], failures: dict[str, dict[str, str]]) -> list:
-    medians = {key: {name: statistics.median(values) for name, values in per_system.items() if values}
-               for key, per_system in samples.items()}  # fmt: skip
+    medians = {
+        key: {name: statistics.median(values) for name, values in per_system.items() if values}
+        for key, per_system in samples.items()
+    }
     result = []
     for row in rows:
-        values = {name: {"median": statistics.median(found), "min": min(found), "max": max(found), "samples": found}
-                  for name, found in samples.get(row.key, {}).items() if found}  # fmt: skip
-        result.append({
-            "key": row.key,
-            "title": row.title,
-            "unit": row.unit,
-            "higher_is_better": row.higher_is_better,
-            "subject": row.subject,
-            "bare": row.bare,
-            "note": row.note,
-            "parameters": {name: row.parameters_of(name) for name in row.systems},
-            "values": values,
-            "advantage_over": {
-                name: advantage(row, values[row.subject]["median"], values[name]["median"])
-                for name in values if row.subject in values and name != row.subject
-            },
-            "goals": [judge(row, goal, medians) for goal in row.goals],
-            "failures": failures.get(row.key, {}),
-        })  # fmt: skip
+        values = {
+            name: {"median": statistics.median(found), "min": min(found), "max": max(found), "samples": found}
+            for name, found in samples.get(row.key, {}).items()
+            if found
+        }
+        result.append(
+            {
+                "key": row.key,
+                "title": row.title,
+                "unit": row.unit,
+                "higher_is_better": row.higher_is_better,
+                "subject": row.subject,
+                "bare": row.bare,
+                "note": row.note,
+                "parameters": {name: row.parameters_of(name) for name in row.systems},
+                "values": values,
+                "advantage_over": {
+                    name: advantage(row, values[row.subject]["median"], values[name]["median"])
+                    for name in values
+                    if row.subject in values and name != row.subject
+                },
+                "goals": [judge(row, goal, medians) for goal in row.goals],
+                "failures": failures.get(row.key, {}),
+            }
+        )
     return result
 
 
@@ -94,13 +102,19 @@ def table(summary: list, systems: list[str]) -> str:
                 cells.append(quantity(value["median"], row["unit"]))
             else:
                 cells.append("failed" if name in row["failures"] else "–")
-        goals = [[goal["goal"], _ratio(goal), {True: "yes", False: "NO", None: "?"}[goal["reached"]]]
-                 for goal in row["goals"]] or [["", "", ""]]  # fmt: skip
+        goals = [
+            [goal["goal"], _ratio(goal), {True: "yes", False: "NO", None: "?"}[goal["reached"]]]
+            for goal in row["goals"]
+        ] or [["", "", ""]]
         lines.append(cells + goals[0])
         lines.extend([""] * len(cells) + goal for goal in goals[1:])
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    text = ["  ".join(cell.ljust(width) if i == 0 else cell.rjust(width)
-                      for i, (cell, width) in enumerate(zip(line, widths))).rstrip() for line in lines]  # fmt: skip
+    text = [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in lines
+    ]
     text.insert(1, "─" * max(map(len, text)))
     return "\n".join(text)
 
@@ -108,7 +122,9 @@ def table(summary: list, systems: list[str]) -> str:
 def remarks(result: dict) -> str:
     """Everything a reader must know before believing the table."""
     lines = []
-    bare = sorted({f"{row['title']}: {row['bare']}" for row in result["rows"] if row["bare"] and "bare" in row["values"]})
+    bare = sorted(
+        {f"{row['title']}: {row['bare']}" for row in result["rows"] if row["bare"] and "bare" in row["values"]}
+    )
     if bare:
         lines += ["The bare column:", *(f"  {line}" for line in bare)]
     notes = sorted({f"{row['title']}: {row['note']}" for row in result["rows"] if row["note"]})
@@ -117,12 +133,17 @@ def remarks(result: dict) -> str:
     failed = [f"{row['title']}, {name}: {reason}" for row in result["rows"] for name, reason in row["failures"].items()]
     if failed:
         lines += ["Not measured because it failed or is missing:", *(f"  {line}" for line in failed)]
-    unsteady = [f"{row['title']}, {name}: {quantity(value['min'], row['unit'])} to {quantity(value['max'], row['unit'])}"
-                for row in result["rows"] for name, value in row["values"].items()
-                if value["min"] > 0 and value["max"] > 2 * value["min"]]  # fmt: skip
+    unsteady = [
+        f"{row['title']}, {name}: {quantity(value['min'], row['unit'])} to {quantity(value['max'], row['unit'])}"
+        for row in result["rows"]
+        for name, value in row["values"].items()
+        if value["min"] > 0 and value["max"] > 2 * value["min"]
+    ]
     if unsteady:
-        lines += ["Unsteady (repetitions differ more than twofold; the table has the median):",
-                  *(f"  {line}" for line in unsteady)]  # fmt: skip
+        lines += [
+            "Unsteady (repetitions differ more than twofold; the table has the median):",
+            *(f"  {line}" for line in unsteady),
+        ]
     lines += ["Not measured by this suite or in this run:", *(f"  {line}" for line in result["not_measured"])]
     goals = [goal["reached"] for row in result["rows"] for goal in row["goals"]]
     lines.append(f"Goals: {goals.count(True)} reached, {goals.count(False)} not reached, {goals.count(None)} unknown.")

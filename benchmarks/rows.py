@@ -93,6 +93,8 @@ def all_rows(scale: Scale) -> list[Row]:
     def add(*arguments, **keywords):
         rows.append(Row(*arguments, **keywords))
 
+    # One row per call, as in a table.
+    # fmt: off
     # ---- starting, stopping, doing nothing ----
     cold = {"fresh": True, "most_repetitions": 5}
     add("first_task", "new process to first result", "cold_start", "first_result_seconds", "s", [*everyone, "bare"],
@@ -121,10 +123,11 @@ def all_rows(scale: Scale) -> list[Row]:
         count, [Goal("≥ 300× Ray", "ray", 300), Goal("≥ 20× apply_async", "multiprocessing", 20),
                 Goal("≥ 5× joblib", "joblib", 5), Goal("≥ 12 % of the ring", "bare", 0.12)],
         bare="ring to a Python function, both sides spinning", **rate,
-        note="The ring is faster when the kernel leaves both sides on one core, as it does on a busy machine.")
+        note="The ring is several times slower when both sides must share a core, as on a busy machine.")
     add("task_sync", "task, submit and get", "task_sync", "seconds", "s", [*everyone, "bare"], timed,
-        [Goal("≥ 50× Ray", "ray", 50), Goal("≤ 4× the ping-pong", "bare", 0.25)], bare="futex ping-pong, unpinned, non-spinning",
-        note="The ping-pong has two speeds, by whether the kernel leaves both processes on one core.")
+        [Goal("≥ 50× Ray", "ray", 50), Goal("≤ 4× the ping-pong", "bare", 0.25)],
+        bare="futex ping-pong, unpinned, non-spinning",
+        note="The ping-pong has two speeds: both processes on one core, or a wake-up across cores.")
     add("nested", f"task that runs {scale.tasks} tasks", "nested", "seconds", "s", both, count,
         [Goal("≥ 100× Ray", "ray", 100)])
     add("chain", f"chain of {scale.tasks} tasks", "chain", "seconds", "s", [*both, "dask"], count,
@@ -219,6 +222,7 @@ def all_rows(scale: Scale) -> list[Row]:
         note="Compared with Ray's Python API; Ray's C++ API is not installed.")
     add("cpp_task_sync", "C++: task, submit and get", "cpp_tasks_async", "sync_seconds", "s", ["weft_cpp"], count,
         [Goal("≤ 4× the ping-pong", "bare", 0.25, row="task_sync")], subject="weft_cpp")
+    # fmt: on
     return rows
 
 

@@ -37,13 +37,19 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=SYSTEMS, help="which systems to measure")
     parser.add_argument("--repetitions", type=int, help="repetitions per row and system (7; with --quick 1)")
     parser.add_argument("--quick", action="store_true", help="small and short: shows that everything runs, no more")
-    parser.add_argument("--isolate", action="store_true",
-                        help="start and stop each system around every repetition, so that none idles beside another")
+    parser.add_argument(
+        "--isolate",
+        action="store_true",
+        help="start and stop each system around every repetition, so that none idles beside another",
+    )
     parser.add_argument("--list", action="store_true", help="print the keys of the rows and end")
     parser.add_argument("--out", default=os.path.join(HERE, "out"), help="folder of the results")
-    parser.add_argument("--weft-python", default=os.environ.get("WEFT_PYTHON") or
-                        os.path.join(REPOSITORY, ".venv", "bin", "python"), help="interpreter that has weft installed")
-    return parser.parse_args(arguments)  # fmt: skip
+    parser.add_argument(
+        "--weft-python",
+        default=os.environ.get("WEFT_PYTHON") or os.path.join(REPOSITORY, ".venv", "bin", "python"),
+        help="interpreter that has weft installed",
+    )
+    return parser.parse_args(arguments)
 
 
 class Runner:
@@ -248,9 +254,12 @@ def main(arguments: list[str]) -> int:
 
     text = report.table(result["rows"], [name for name in SYSTEMS if name in options.systems])
     about = result["machine"]
-    head = (f"{about['cpu']}, {about['cpus']} CPUs, {about['memory_bytes'] / 2**30:.0f} GiB, Linux {about['kernel']}; "
-            + "; ".join(f"{name} " + ", ".join(f"{k} {v}" for k, v in found.items())
-                        for name, found in runner.versions.items()))  # fmt: skip
+    head = (
+        f"{about['cpu']}, {about['cpus']} CPUs, {about['memory_bytes'] / 2**30:.0f} GiB, Linux {about['kernel']}; "
+        + "; ".join(
+            f"{name} " + ", ".join(f"{k} {v}" for k, v in found.items()) for name, found in runner.versions.items()
+        )
+    )
     text = f"{head}\n\n{text}\n\n{report.remarks(result)}\n"
     print("\n" + text)
     with open(os.path.join(options.out, "latest.json"), "w") as file:

@@ -95,8 +95,14 @@ class Server:
         script = os.path.join(HERE, "drivers", f"{self.name}_driver.py")
         with open(self._log_path, "ab") as log:
             # A session of its own: Ctrl-C reaches the runner alone, which then stops its systems in order.
-            self._process = subprocess.Popen([self._python, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                             stderr=log, env=variables, start_new_session=True)  # fmt: skip
+            self._process = subprocess.Popen(
+                [self._python, script],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=variables,
+                start_new_session=True,
+            )
 
     def _read_line(self, timeout_seconds: float) -> bytes:
         assert self._process is not None

@@ -11,7 +11,8 @@ from rows import Goal, Row, Scale, all_rows  # noqa: E402
 
 
 def row(higher: bool, *goals: Goal) -> Row:
-    return Row("a", "a row", "w", "m", "/s" if higher else "s", ["weft", "ray"], goals=list(goals), higher_is_better=higher)
+    unit = "/s" if higher else "s"
+    return Row("a", "a row", "w", "m", unit, ["weft", "ray"], goals=list(goals), higher_is_better=higher)
 
 
 def test_advantage_follows_the_direction():

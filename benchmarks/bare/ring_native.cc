@@ -1,6 +1,7 @@
 // Bare limit of the C++ row: ints through a ring in shared memory to a native function in another process.
 //
-// usage: weft_bench_ring_native COUNT SECONDS   prints {"tasks_per_second": ...}, the median over rounds of COUNT calls.
+// usage: weft_bench_ring_native COUNT SECONDS
+// prints {"tasks_per_second": ...}, the median over rounds of COUNT calls.
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

@@ -1,11 +1,11 @@
 """The bare limits: what the machine itself allows, measured under the names of the workloads they are limits of.
 
-    tasks_async      ints through a ring in shared memory to a Python function in another process, both sides spinning
-    cpp_tasks_async  the same with a native function
-    task_sync        futex ping-pong between two processes, unpinned, non-spinning
-    put_large        memcpy of the same bytes into warm memory, one thread
-    put_large_first  a copy of the same bytes into a new memfd
-    wait_loop        copying the same shrinking lists in Python
+tasks_async      ints through a ring in shared memory to a Python function in another process, both sides spinning
+cpp_tasks_async  the same with a native function
+task_sync        futex ping-pong between two processes, unpinned, non-spinning
+put_large        memcpy of the same bytes into warm memory, one thread
+put_large_first  a copy of the same bytes into a new memfd
+wait_loop        copying the same shrinking lists in Python
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def wait_loop(count):
     rest = [object() for _ in range(count)]
     begin = time.perf_counter()
     while rest:
-        ready, rest = rest[:1], rest[1:]
+        _ready, rest = rest[:1], rest[1:]
     seconds = time.perf_counter() - begin
     return {"ready_seconds": seconds, "with_tasks_seconds": seconds}
 

@@ -129,7 +129,7 @@ def define(api) -> dict:
     def worker_pids(count):
         """Ids of `count` different workers, all alive at the end."""
         pids = set()
-        for attempt in range(20):
+        for _ in range(20):
             pids.update(api.get([slow_pid.remote(0.2) for _ in range(count)]))
             if len(pids) >= count:
                 break

@@ -7,7 +7,6 @@ from protocol import serve
 
 def start():
     import reference_workloads
-
     import weft
 
     weft.init(num_cpus=2)
