@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -40,6 +41,8 @@ constexpr int kReceivesPerTurn = 8;
 // closed its descriptors needs; then its death is announced in any case. In sum well under a second.
 constexpr int64_t kStatusWaitNs = 150 * kMs;
 constexpr int64_t kKillWaitNs = 300 * kMs;
+// How long a driver that has said farewell may take to read the last output.
+constexpr int64_t kFarewellNs = 200 * kMs;
 constexpr size_t kMaxShapes = 256;
 constexpr size_t kMaxRememberedDeaths = 4096;
 // A zygote that dies without a request is replaced at once, but not more often than this.
@@ -258,18 +261,21 @@ void NodeDaemon::Handle(Process& process, WorkerReady& message) {
     return Refuse(process, "speaks protocol version " + std::to_string(message.protocol));
   }
   process.claimed_pid = message.pid;
-  // Its zygote may have died before it could tell the number. Believed only if it is really our child.
-  if (process.pid == 0 && !zygote_ && message.pid > 0 && !pids_.contains(message.pid)) {
-    siginfo_t info{};
-    if (::waitid(P_PID, static_cast<id_t>(message.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
-      process.pid = message.pid;
-      pids_[message.pid] = process.id;
-    }
-  }
+  if (!process.zygote_end.empty()) AdoptClaimedPid(process);
   if (!Welcomed(process)) return Refuse(process, "found no descriptors left");
   process.last_stderr.clear();
   pool_->WorkerBecameReady(process.id, NowNs());
   scheduler_->Handle(ProcessJoined{process.id, true}, scheduler_actions_);
+}
+
+void NodeDaemon::AdoptClaimedPid(Process& process) {
+  // Its zygote has died before it could tell the number. Believed only if it is really our child: we might kill it.
+  pid_t pid = process.claimed_pid;
+  if (process.pid != 0 || pid <= 0 || pids_.contains(pid)) return;
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return;
+  process.pid = pid;
+  pids_[pid] = process.id;
 }
 
 void NodeDaemon::Handle(Process& process, RequestLeases& message) {
@@ -351,6 +357,16 @@ void NodeDaemon::Handle(Process& process, FreeObjects& message) {
 
 void NodeDaemon::Handle(Process& process, Farewell&) {
   if (!process.is_driver) return Refuse(process, "said farewell, which only a driver does");
+  // What was printed before still reaches the driver, which reads until we close.
+  for (auto& [number, pipe] : pipes_) {
+    PumpOutput(pipe, 1 << 20);
+    if (std::string rest = pipe.lines.TakeRest(); !rest.empty()) ForwardOutput(pipe, std::move(rest));
+  }
+  int64_t deadline = NowNs() + kFarewellNs;
+  while (process.stream->Flush() && process.stream->queued_bytes() > 0 && NowNs() < deadline) {
+    pollfd waiting{process.stream->fd(), POLLOUT, 0};
+    ::poll(&waiting, 1, 10);
+  }
   EndSession(0);
 }
 
@@ -381,18 +397,24 @@ void NodeDaemon::FlushAll() {
         Refuse(*process, "does not read what is sent to it");
         continue;
       }
-      if (queued < kMaxQueuedBytes / 2) {
-        for (auto& [other_id, other] : processes_) {
-          if (other->waits_for.erase(id) == 0 || !other->waits_for.empty()) continue;
-          UpdateInterest(*other);
-          ReadFrom(*other, false);  // what it sent before it was stopped lies in our buffer already
-        }
-      }
-      if (process = Find(id); process == nullptr) continue;
+      if (queued < kMaxQueuedBytes / 2) ResumeSendersTo(id);
       // Nobody reads at the other end any more. What it had sent is read first.
       if (!sent) ReadFrom(*process, true);
       if (process = Find(id); process != nullptr) UpdateInterest(*process);
     }
+  }
+}
+
+void NodeDaemon::ResumeSendersTo(ProcessId target) {
+  std::vector<ProcessId> resumed;
+  for (auto& [id, process] : processes_) {
+    if (process->waits_for.erase(target) > 0 && process->waits_for.empty()) resumed.push_back(id);
+  }
+  for (ProcessId id : resumed) {
+    auto* process = Find(id);
+    if (process == nullptr || process->stage == Process::Stage::kClosing) continue;
+    UpdateInterest(*process);
+    ReadFrom(*process, false);  // what it sent before it was stopped lies in our buffer already
   }
 }
 
@@ -426,11 +448,11 @@ void NodeDaemon::Settle() {
 void NodeDaemon::Perform(const GrantLease& action) {
   auto* submitter = Find(action.process);
   auto* worker = Find(action.worker);
-  // Both are known to the scheduler, but one of them may have ended since it decided.
-  bool alive = submitter != nullptr && worker != nullptr && submitter->stage == Process::Stage::kReady &&
-               worker->stage == Process::Stage::kReady;
-  if (scheduler_->IsLeased(action.worker)) pool_->WorkerWasLeased(action.worker);
-  if (!alive) return;  // its burial ends the lease
+  WEFT_CHECK(submitter != nullptr && worker != nullptr, "the scheduler knows the living only");
+  pool_->WorkerWasLeased(action.worker);
+  // If the submitter is closing, its burial ends the lease. If the worker is, the submitter gets the lease all the same
+  // and then hears of the death like of any other: a wish never vanishes.
+  if (submitter->stage != Process::Stage::kReady) return;
   if (!OpenChannel(*submitter, *worker)) {
     pool_->WorkerWasFreed(action.worker, NowNs());
     scheduler_->Handle(LeaseReturned{action.process, action.lease}, scheduler_actions_);
@@ -489,6 +511,7 @@ void NodeDaemon::Perform(const SetDemand& action) {
       scheduler_->Handle(WorkerBlocked{id}, scheduler_actions_);
     }
   }
+  if (action.on) scheduler_->Handle(BlockedFlagsRead{}, scheduler_actions_);
 }
 
 void NodeDaemon::Perform(const KillWorker& action) {
@@ -585,7 +608,7 @@ Status NodeDaemon::Launch(ProcessId worker) {
   process->stream = std::make_unique<MessageStream>(std::move(sockets->first));
   auto watch = loop_.Add(process->stream->fd(), EPOLLIN,
                          [this, worker](uint32_t events) { OnProcessEvent(worker, events); });
-  WEFT_CHECK(watch.ok(), "a new socket can be watched");
+  if (!watch) return watch.error();  // the worker ends when its socket closes
   process->watch = *watch;
   if (pid != 0) pids_[pid] = worker;
   processes_[worker] = std::move(process);
@@ -596,7 +619,10 @@ Status NodeDaemon::Launch(ProcessId worker) {
 }
 
 Status NodeDaemon::EnsureZygote() {
-  if (zygote_) return Status();
+  if (zygote_) {
+    if (zygote_watch_ != 0) return Status();
+    return Error{ErrorKind::kGone, "the Python program that starts workers has just ended"};
+  }
   ChildProgram program;
   program.command = session_->worker_command;
   program.environment = session_->environment;
@@ -604,19 +630,17 @@ Status NodeDaemon::EnsureZygote() {
   program.die_with_parent = true;
   auto zygote = Zygote::Start(std::move(program));
   if (!zygote) return zygote.error();
-  zygote_ = std::move(*zygote);
-  zygote_started_ns_ = NowNs();
-  zygote_end_.clear();
-  auto watch = loop_.Add(zygote_->fd(), EPOLLIN, [this](uint32_t) { OnZygoteEvent(); });
-  WEFT_CHECK(watch.ok(), "a new socket can be watched");
-  zygote_watch_ = *watch;
-  auto output = loop_.Add(zygote_->output_fd(), EPOLLIN, [this](uint32_t) {
+  auto watch = loop_.Add((*zygote)->fd(), EPOLLIN, [this](uint32_t) { OnZygoteEvent(); });
+  if (!watch) return watch.error();  // it ends when its socket closes
+  auto output = loop_.Add((*zygote)->output_fd(), EPOLLIN, [this](uint32_t) {
     if (zygote_->ReadOutput()) return;
     loop_.Remove(zygote_output_watch_);
     zygote_output_watch_ = 0;
   });
-  WEFT_CHECK(output.ok(), "a new pipe can be watched");
-  zygote_output_watch_ = *output;
+  zygote_ = std::move(*zygote);
+  zygote_started_ns_ = NowNs();
+  zygote_watch_ = *watch;
+  zygote_output_watch_ = output ? *output : 0;
   return Status();
 }
 
@@ -655,10 +679,15 @@ void NodeDaemon::OnZygoteEvent() {
 void NodeDaemon::ZygoteEnded(int status) {
   if (zygote_watch_ != 0) OnZygoteEvent();  // its last reports
   zygote_->ReadOutput();
-  zygote_end_ = "the Python program that starts workers (" + session_->worker_command[0] + ") " + DescribeExit(status);
+  std::string how = "the Python program that starts workers (" + session_->worker_command[0] + ") " + DescribeExit(status);
   std::string words = zygote_->last_output();
   while (!words.empty() && words.back() == '\n') words.pop_back();
-  if (!words.empty()) zygote_end_ += "; it said:\n" + words;
+  if (!words.empty()) how.append("; it said:\n").append(words);
+  for (auto& [id, process] : processes_) {
+    if (process->is_driver || process->pid != 0) continue;
+    process->zygote_end = how;
+    AdoptClaimedPid(*process);
+  }
   if (zygote_watch_ != 0) loop_.Remove(zygote_watch_);
   if (zygote_output_watch_ != 0) loop_.Remove(zygote_output_watch_);
   zygote_watch_ = zygote_output_watch_ = 0;
@@ -714,6 +743,8 @@ void NodeDaemon::BeginClosing(Process& process) {
   closing_.insert(process.id);
   loop_.Remove(process.watch);
   process.watch = 0;
+  // No leases for it any more, if it is idle. If it is leased, the lease ends with the burial.
+  if (scheduler_->IsIdle(process.id)) scheduler_->Handle(WorkerRetired{process.id}, scheduler_actions_);
 }
 
 void NodeDaemon::CheckClosing() {
@@ -723,7 +754,7 @@ void NodeDaemon::CheckClosing() {
     auto* process = Find(id);
     if (process == nullptr) continue;
     // It was never forked: the zygote is gone, and its end explains it.
-    bool never_was = process->pid == 0 && process->claimed_pid == 0 && session_->python_workers != 0 && !zygote_;
+    bool never_was = process->pid == 0 && process->claimed_pid == 0 && !process->zygote_end.empty();
     int64_t age = now - process->closing_since_ns;
     if (never_was || age >= kStatusWaitNs + kKillWaitNs) {
       Bury(id);
@@ -739,8 +770,8 @@ std::string NodeDaemon::DescribeDeath(const Process& process) const {
   std::string how;
   if (process.exit_status) {
     how = DescribeExit(*process.exit_status);
-  } else if (process.pid == 0 && !zygote_end_.empty()) {
-    how = zygote_end_;
+  } else if (process.pid == 0 && !process.zygote_end.empty()) {
+    how = process.zygote_end;
   } else {
     how = "lost its connection to the node daemon";
   }
@@ -752,6 +783,8 @@ void NodeDaemon::Bury(ProcessId id) {
   auto* process = Find(id);
   // What it sent and printed before it died counts. Its messages may make others die, so look again after each step.
   if (process->stage != Process::Stage::kClosing) ReadFrom(*process, true);
+  // Decisions that name it are carried out while it can still be found: a grant on it must be heard of before its death.
+  Settle();
   if (ended_ || (process = Find(id)) == nullptr) return;
   for (auto entry = pipes_.begin(); entry != pipes_.end();) {
     auto& pipe = entry->second;
@@ -791,12 +824,6 @@ void NodeDaemon::Bury(ProcessId id) {
     // The dead may have been about to wake it.
     if (other->doorbell) other->doorbell->WakeAll();
   }
-  for (auto& [other_id, other] : processes_) {
-    if (other->waits_for.erase(id) > 0) {
-      UpdateInterest(*other);
-      if (other->waits_for.empty()) unflushed_.insert(other_id);
-    }
-  }
   if (process->watch != 0) loop_.Remove(process->watch);
   if (process->pid != 0) pids_.erase(process->pid);
   closing_.erase(id);
@@ -811,6 +838,7 @@ void NodeDaemon::Bury(ProcessId id) {
   scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
   pool_->WorkerEnded(id, why_not_started, now, pool_actions_);
   Settle();
+  ResumeSendersTo(id);
 }
 
 void NodeDaemon::EndSession(int exit_code) {
@@ -868,8 +896,7 @@ void NodeDaemon::WatchOutput(ProcessId worker, bool is_stderr, UniqueFd fd) {
   pipe.fd = std::move(fd);
   if (output_paused_) return;  // watched when output goes on
   auto watch = loop_.Add(pipe.fd.get(), EPOLLIN, [this, number](uint32_t) { OnOutput(number); });
-  WEFT_CHECK(watch.ok(), "a new pipe can be watched");
-  pipe.watch = *watch;
+  pipe.watch = watch ? *watch : 0;
 }
 
 void NodeDaemon::OnOutput(uint64_t number) {
@@ -922,8 +949,7 @@ void NodeDaemon::PauseOrResumeOutput() {
     } else {
       uint64_t id = number;
       auto watch = loop_.Add(pipe.fd.get(), EPOLLIN, [this, id](uint32_t) { OnOutput(id); });
-      WEFT_CHECK(watch.ok(), "a pipe can be watched again");
-      pipe.watch = *watch;
+      pipe.watch = watch ? *watch : 0;
     }
   }
 }

@@ -64,7 +64,8 @@ class NodeDaemon {
     std::optional<int> exit_status;
     int64_t closing_since_ns = 0;
     bool kill_sent = false;
-    std::string note;  // why we killed it, for the announcement
+    std::string zygote_end;  // how its zygote ended, if that was before we learned the pid
+    std::string note;        // why we killed it, for the announcement
 
     SharedFd doorbell_fd;
     std::shared_ptr<PeerDoorbell> doorbell;
@@ -108,6 +109,7 @@ class NodeDaemon {
   // For messages that a sender causes: it is not read from while the target is far behind.
   void Forward(Process& sender, Process& target, const Message& message);
   void FlushAll();
+  void ResumeSendersTo(ProcessId target);
   void UpdateInterest(Process& process);
   bool Welcomed(Process& process);  // makes the doorbell and greets; false if that failed
 
@@ -134,6 +136,7 @@ class NodeDaemon {
   // ---- lives
   Status Launch(ProcessId worker);
   Status EnsureZygote();
+  void AdoptClaimedPid(Process& process);
   void OnZygoteEvent();
   void ZygoteEnded(int status);
   void OnSignal();
@@ -181,7 +184,6 @@ class NodeDaemon {
   EventLoop::WatchId zygote_watch_ = 0;
   EventLoop::WatchId zygote_output_watch_ = 0;
   int64_t zygote_started_ns_ = 0;
-  std::string zygote_end_;  // how the last one ended, with its last words
   UniqueFd null_;
 
   std::map<uint64_t, OutputPipe> pipes_;

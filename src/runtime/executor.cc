@@ -58,7 +58,7 @@ void Executor::Run() {
     runtime_.Flush();
     runner_.BeforeSleep();
     runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, kNoDeadline, [this] {
-      return runtime_.AnyDue() || news_.load() || (exit_.load() && runtime_.stopped());
+      return runtime_.AnyDue() || news_.load() || runtime_.stopped();
     });
     lock.lock();
     runtime_.polling_ = false;
@@ -109,6 +109,7 @@ void Executor::Define(Submitter& submitter, std::string_view bytes) {
   what->name = in.Bytes();
   what->function_name = in.Bytes();
   what->retry_exceptions = in.Bytes();
+  what->stored_body = in.Fixed<Location>();
   what->body = in.Bytes();
   if (in.ok() && in.AtEnd()) submitter.templates[number] = std::move(what);
 }

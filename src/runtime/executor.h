@@ -29,6 +29,7 @@ struct DefinedTemplate {
   std::string function_name;
   std::string retry_exceptions;
   std::string body;
+  Location stored_body;  // size 0: the body is above
   void* front_end = nullptr;  // the front end's loaded function
 };
 

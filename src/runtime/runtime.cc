@@ -173,9 +173,26 @@ void Runtime::Fail(const std::string& why) {
 
 // ---- functions and tasks ------------------------------------------------------------------------------------------
 
-const Function* Runtime::InternFunction(const FunctionKey& key, std::string name, std::string body) {
+Result<const Function*> Runtime::InternFunction(const FunctionKey& key, std::string name, std::string_view body) {
+  {
+    std::lock_guard lock(mutex_);
+    if (const Function* known = owner_->FindFunction(key)) return known;
+  }
+  Function function{.key = key, .name = std::move(name)};
+  if (body.size() <= kMaxInlineBytes) {
+    function.body = body;
+  } else {
+    auto room = Allocate(body.size(), {}, Populate::kWhileCopying);
+    if (!room) return room.error();
+    if (auto filled = Fill(*room, 0, body.data(), body.size()); !filled.ok()) {
+      Abandon(*room);
+      return filled.error();
+    }
+    writer_.Seal(room->location);
+    function.stored_body = room->location;
+  }
   std::lock_guard lock(mutex_);
-  return owner_->InternFunction(key, std::move(name), std::move(body));
+  return owner_->InternFunction(std::move(function));
 }
 
 const TaskTemplate* Runtime::InternTemplate(TaskTemplate what, const ResourceAmounts& shape) {
@@ -410,7 +427,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       lock.unlock();
       Flush();
       auto kind = handed_back ? WaiterState::kAsleepBlocked : WaiterState::kAsleepInGet;
-      slept = doorbell_->SleepAsWaiter(kind, until, [this] { return AnyDue(); });
+      slept = doorbell_->SleepAsWaiter(kind, until, [this] { return AnyDue() || stopped(); });
       lock.lock();
       polling_ = false;
       if (others_waiting_ > 0) Bump();  // one of them polls from now on, or sees what it waited for
@@ -487,17 +504,15 @@ bool Runtime::AnyDue() {
   for (Peer* peer : due_list_) {
     if (peer->channel->WakeIsDue()) return true;
   }
-  return stopped();
+  return false;
 }
 
 void Runtime::ArmBackground() {
-  for (;;) {
+  while (!stopped()) {
     SetWakeUps(any_waiters_ > 0);
     bool rung = doorbell_->ArmBackground();
     if (!rung && !AnyDue()) return;
-    if (Drain() == 0 && !AnyDue()) {
-      return;
-    }
+    Drain();
   }
 }
 
@@ -677,6 +692,7 @@ bool Runtime::Define(Peer& peer, const TaskTemplate* what) {
   out.Bytes(what->name);
   out.Bytes(what->function->name);
   out.Bytes(what->retry_exceptions);
+  out.Fixed(what->function->stored_body);
   out.Bytes(what->function->body);
   uint8_t* room = peer.channel->BeginSend(static_cast<uint32_t>(out.size()));
   if (!room) return false;

@@ -90,7 +90,8 @@ class Runtime {
   int daemon_pid() const { return daemon_pid_; }
 
   // ---- functions and tasks
-  const Function* InternFunction(const FunctionKey& key, std::string name, std::string body);
+  // A large body is put into the store, for as long as the session lasts. Fails as Allocate does.
+  Result<const Function*> InternFunction(const FunctionKey& key, std::string name, std::string_view body);
   const TaskTemplate* InternTemplate(TaskTemplate what, const ResourceAmounts& shape);
   // `returns` has room for what->num_returns; each comes with one local reference.
   void Submit(const TaskTemplate* what, std::string_view arguments, std::span<Object* const> dependencies,

@@ -83,6 +83,12 @@ void LocalScheduler::Handle(const WorkerUnblocked& event, std::vector<SchedulerA
   Decide(out);
 }
 
+void LocalScheduler::Handle(const BlockedFlagsRead&, std::vector<SchedulerAction>& out) {
+  if (!demand_ || flags_known_) return;
+  flags_known_ = true;
+  Decide(out);
+}
+
 void LocalScheduler::Handle(const WorkerRetired& event, std::vector<SchedulerAction>& out) {
   auto worker = workers_.find(event.worker);
   if (worker == workers_.end() || worker->second.lease.value != 0) return;
@@ -259,10 +265,12 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
     out.emplace_back(WantWorkers{wanted});
   }
   next_wakeup_ns_ = INT64_MAX;
-  if (!unmet.empty()) Recall(std::move(left), std::move(unmet), out);
   if (demand != demand_) {
     demand_ = demand;
+    flags_known_ = false;
     out.emplace_back(SetDemand{demand});
+  } else if (demand && flags_known_) {
+    Recall(std::move(left), std::move(unmet), out);
   }
 }
 
@@ -350,6 +358,7 @@ void LocalScheduler::EndLease(LeaseId id) {
   auto& claim = claims_.at(key);
   --claim.held;
   if (recalled) --claim.recalled;
+  claim.waiting_since_ns = now_ns_;  // who just had a turn waits a whole one for the next
   DropIfEmpty(key);
 }
 
