@@ -47,7 +47,9 @@ const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& opti
   int max_retries = options.max_retries.value_or(3);
   if (max_retries < -1) throw std::invalid_argument("weft: max_retries must be -1 (no limit), 0 or more");
   core::TaskTemplate what;
-  what.function = runtime.InternFunction(KeyOf(function), std::string(function.name), "");
+  auto interned = runtime.InternFunction(KeyOf(function), std::string(function.name), "");
+  if (!interned) ThrowCoreError(interned.error());
+  what.function = *interned;
   what.num_returns = function.num_returns;
   what.max_retries = max_retries;
   what.name = options.name.empty() ? std::string(function.name) : options.name;
