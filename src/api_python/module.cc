@@ -65,11 +65,26 @@ Runtime* NeedRuntime() {
   return g_runtime;
 }
 
+namespace {
+
+// The exception was raised by a helper of ours; the user's traceback begins at the user's call.
+void ForgetOurFrames() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (value) PyException_SetTraceback(value, Py_None);
+  Py_XDECREF(traceback);
+  PyErr_Restore(type, value, nullptr);
+}
+
+}  // namespace
+
 void RaiseTaskError(std::string_view payload) {
   PyObject* raise = Callback("weft._errors", "raise_task_error");
   if (!raise) return;
   Owned never(PyObject_CallFunction(raise, "y#", payload.data(), static_cast<Py_ssize_t>(payload.size())));
   if (never) PyErr_SetString(PyExc_SystemError, "raise_task_error returned");
+  ForgetOurFrames();
 }
 
 void RaiseSystemError(std::string_view name_and_message) {
@@ -80,6 +95,7 @@ void RaiseSystemError(std::string_view name_and_message) {
   Owned never(PyObject_CallFunction(raise, "s#s#", name_and_message.data(), static_cast<Py_ssize_t>(end),
                                     message.data(), static_cast<Py_ssize_t>(message.size())));
   if (never) PyErr_SetString(PyExc_SystemError, "raise_system_error returned");
+  ForgetOurFrames();
 }
 
 void RaiseCoreError(const core::Error& error) {

@@ -335,8 +335,6 @@ void NodeDaemon::Handle(Process& process, RouteTo& message) {
     // A process that is closing will be announced; the answer then comes twice, which does no harm.
     return Send(process, ProcessDied{message.to, std::move(how)});
   }
-  process.acquaintances.insert(target->id);
-  target->acquaintances.insert(process.id);
   Forward(process, *target, Routed{process.id, std::move(message.payload)});
 }
 
@@ -808,18 +806,15 @@ void NodeDaemon::Bury(ProcessId id) {
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) why_not_started += "; it said:\n" + words;
 
-  std::set<ProcessId> concerned = process->acquaintances;
   for (const auto& [peer_id, peer] : process->peers) {
-    concerned.insert(peer_id);
     if (auto* other = Find(peer_id)) {
       other->peers.erase(id);
       other->freed_slots.push_back(peer.peer_slot);
     }
   }
-  for (ProcessId other_id : concerned) {
-    auto* other = Find(other_id);
-    if (other == nullptr) continue;
-    other->acquaintances.erase(id);
+  // Everybody hears of it: an owner may count the dead as a borrower by the word of a third process alone.
+  for (auto& [other_id, other] : processes_) {
+    if (other_id == id || other->stage != Process::Stage::kReady) continue;
     Send(*other, ProcessDied{id, how});
     // The dead may have been about to wake it.
     if (other->doorbell) other->doorbell->WakeAll();

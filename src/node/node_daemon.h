@@ -6,8 +6,8 @@
 // daemon.
 //
 // A process's life here: connecting (first message awaited), ready, closing (its socket has ended; the exit status is
-// awaited for a moment, so that its death can be announced with the reason), gone. Whoever shared a channel or routed
-// messages with it hears of its death; whoever routes to it later hears it again.
+// awaited for a moment, so that its death can be announced with the reason), gone. Everybody hears of its death; whoever
+// routes to it later hears it again.
 #pragma once
 
 #include <sys/types.h>
@@ -70,7 +70,6 @@ class NodeDaemon {
     SharedFd doorbell_fd;
     std::shared_ptr<PeerDoorbell> doorbell;
     std::map<ProcessId, Peer> peers;
-    std::set<ProcessId> acquaintances;  // has exchanged routed messages with
     uint32_t next_slot = 0;
     std::vector<uint32_t> freed_slots;
 
