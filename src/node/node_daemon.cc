@@ -462,7 +462,7 @@ void NodeDaemon::Perform(const GrantLease& action) {
 }
 
 bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
-  if (submitter.peers.contains(worker.id)) return true;
+  if (submitter.peers.contains({worker.id, true})) return true;
   auto memory = CreateChannelMemory();
   if (!memory) return false;
   auto submitter_slot = TakeSlot(submitter);
@@ -473,8 +473,8 @@ bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
     return false;
   }
   SharedFd shared = ShareFd(std::move(*memory));
-  submitter.peers[worker.id] = Peer{*submitter_slot, *worker_slot};
-  worker.peers[submitter.id] = Peer{*worker_slot, *submitter_slot};
+  submitter.peers[{worker.id, true}] = Peer{*submitter_slot, *worker_slot};
+  worker.peers[{submitter.id, false}] = Peer{*worker_slot, *submitter_slot};
   Send(worker, ChannelOpened{submitter.id, *worker_slot, *submitter_slot, 0}, {shared, submitter.doorbell_fd});
   Send(submitter, ChannelOpened{worker.id, *submitter_slot, *worker_slot, 1}, {shared, worker.doorbell_fd});
   return true;
@@ -806,9 +806,10 @@ void NodeDaemon::Bury(ProcessId id) {
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) why_not_started += "; it said:\n" + words;
 
-  for (const auto& [peer_id, peer] : process->peers) {
+  for (const auto& [peer_and_way, peer] : process->peers) {
+    auto [peer_id, submits] = peer_and_way;
     if (auto* other = Find(peer_id)) {
-      other->peers.erase(id);
+      other->peers.erase({id, !submits});
       other->freed_slots.push_back(peer.peer_slot);
     }
   }

@@ -69,7 +69,7 @@ class NodeDaemon {
 
     SharedFd doorbell_fd;
     std::shared_ptr<PeerDoorbell> doorbell;
-    std::map<ProcessId, Peer> peers;
+    std::map<std::pair<ProcessId, bool>, Peer> peers;  // true: it submits to the other; two workers may do both
     uint32_t next_slot = 0;
     std::vector<uint32_t> freed_slots;
 
