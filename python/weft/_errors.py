@@ -349,7 +349,8 @@ def _class_for(cls: type) -> type:
     if made is None:
         namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
         # type.__new__ and not the class's own metaclass call: that may register, refuse or want arguments.
-        made = type.__new__(type(cls), cls.__name__, (_Carrier, cls, TaskError), namespace)
+        bases = (_Carrier, TaskError) if issubclass(TaskError, cls) else (_Carrier, cls, TaskError)
+        made = type.__new__(type(cls), cls.__name__, bases, namespace)
         if len(_classes) > 1000:  # classes defined in a loop must not pile up for ever
             _classes.clear()
         _classes[cls] = made
