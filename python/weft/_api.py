@@ -224,7 +224,8 @@ def _set_logging_level(level) -> None:
 def _start(resources: dict, object_store_memory: int, log_to_driver: bool) -> dict:
     from . import _events, _functions, _worker
 
-    environment = {name: value for name, value in os.environ.items() if "\0" not in name + value}
+    # Names and values travel as UTF-8; what is not UTF-8 (surrogates in Python's eyes) cannot, and stays behind.
+    environment = {name: value for name, value in os.environ.items() if _worker.is_text(name + value)}
     environment["WEFT_DRIVER"] = _worker.describe_driver()
     _functions.set_worker_path(sys.path + _worker.absolute_path(sys.path))
     _import_ahead()

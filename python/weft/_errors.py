@@ -34,7 +34,7 @@ __all__ = [
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made by a class statement, not written in C
-# An error travels inside one frame (src/wire/task_frame.h allows 96 kB), so that it arrives also when the store is full.
+# An error travels inside one frame (src/transport/ring.h allows 256 kB): it must arrive also when the store is full.
 _MAX_TEXT = 20_000  # characters of the traceback, and of the message
 _MAX_BODY = 40_000  # bytes of the pickled exception; of a larger one only the text of its large parts is sent
 _MAX_PART = 2_000  # characters of the text of such a part
@@ -349,7 +349,8 @@ def _class_for(cls: type) -> type:
     if made is None:
         namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
         # type.__new__ and not the class's own metaclass call: that may register, refuse or want arguments.
-        made = type.__new__(type(cls), cls.__name__, (_Carrier, cls, TaskError), namespace)
+        bases = (_Carrier, TaskError) if issubclass(TaskError, cls) else (_Carrier, cls, TaskError)
+        made = type.__new__(type(cls), cls.__name__, bases, namespace)
         if len(_classes) > 1000:  # classes defined in a loop must not pile up for ever
             _classes.clear()
         _classes[cls] = made

@@ -24,8 +24,17 @@ ZYGOTE_PROGRAM = (
 
 def describe_driver() -> str:
     """What a worker needs to know of the driver's interpreter. Called by init."""
-    argv = [str(item).replace("\0", "") for item in getattr(sys, "argv", [])]
-    return "\x1f".join(absolute_path(sys.path)) + "\x1e" + "\x1f".join(argv)
+    argv = [str(item).encode("utf-8", "backslashreplace").decode() for item in getattr(sys, "argv", [])]
+    path = filter(is_text, absolute_path(sys.path))
+    return ("\x1f".join(path) + "\x1e" + "\x1f".join(argv)).replace("\0", "")
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be sent to the daemon as UTF-8."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def absolute_path(path) -> list:

@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -69,7 +70,7 @@ class NodeDaemon {
 
     SharedFd doorbell_fd;
     std::shared_ptr<PeerDoorbell> doorbell;
-    std::map<std::pair<ProcessId, bool>, Peer> peers;  // true: it submits to the other; two workers may do both
+    std::map<std::pair<ProcessId, bool>, Peer> peers;  // true: this process submits to that one
     uint32_t next_slot = 0;
     std::vector<uint32_t> freed_slots;
 
@@ -147,6 +148,7 @@ class NodeDaemon {
   void CheckClosing();
   std::string DescribeDeath(const Process& process) const;
   void EndSession(int exit_code);
+  void LeaveWhenAlone();
   void KillEverything();
 
   // ---- output
@@ -190,6 +192,7 @@ class NodeDaemon {
   bool output_paused_ = false;
 
   uint64_t descriptor_limit_ = 1024;
+  int64_t leaving_until_ns_ = 0;  // not 0: the driver has said farewell, and workers may leave in order until then
   bool ended_ = false;
   int exit_code_ = 0;
 };

@@ -126,6 +126,9 @@ CASES = [
     (lambda: weft.WorkerCrashedError("x"), ["args"]),
     (lambda: weft.GetTimeoutError("x"), ["args"]),
     (lambda: weft.TaskError("x"), ["args"]),
+    (lambda: weft.WeftError("x"), ["args"]),
+    (lambda: Exception("x"), ["args"]),
+    (lambda: BaseException("x"), ["args"]),
 ]
 
 
