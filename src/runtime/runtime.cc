@@ -441,10 +441,12 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       polling_ = polled = true;
       doorbell_->DisarmBackground();
       SetWakeUps(any_waiters_ > 0);
+      // What the link thread handles from now on counts as well: it may be the answer that is waited for.
+      uint32_t seen = event_.load();
       lock.unlock();
       Flush();
       auto kind = handed_back ? WaiterState::kAsleepBlocked : WaiterState::kAsleepInGet;
-      slept = doorbell_->SleepAsWaiter(kind, until, [this] { return AnyDue() || stopped(); });
+      slept = doorbell_->SleepAsWaiter(kind, until, [&] { return AnyDue() || event_.load() != seen || stopped(); });
       lock.lock();
       polling_ = false;
       if (others_waiting_ > 0) Bump();  // one of them polls from now on, or sees what it waited for
@@ -861,8 +863,8 @@ void Runtime::LinkLoop() {
     bool end = !received;
     lock.unlock();
     Flush();
+    Bump();  // before the wake-up, so that a waiter that is not asleep yet sees it
     doorbell_->WakeWaiter();
-    Bump();
     if (end) return;
   }
 }
