@@ -26,8 +26,8 @@ class Array;
 namespace detail {
 
 template <class T>
-inline constexpr bool kIsElement = (std::is_integral_v<T> && !kIsCharacter<T>) || std::is_same_v<T, float> ||
-                                   std::is_same_v<T, double>;
+inline constexpr bool kIsElement =
+    (std::is_integral_v<T> && !kIsCharacter<T>) || std::is_same_v<T, float> || std::is_same_v<T, double>;
 
 // The element type as NumPy writes it.
 template <class T>
@@ -35,7 +35,8 @@ constexpr const char* ElementType() {
   static_assert(kIsElement<T>, "weft: the elements of an array are integers, float, double or bool");
   if constexpr (std::is_same_v<T, bool>) return "|b1";
   if constexpr (std::is_floating_point_v<T>) return sizeof(T) == 4 ? "<f4" : "<f8";
-  if constexpr (std::is_signed_v<T>) return sizeof(T) == 1 ? "|i1" : sizeof(T) == 2 ? "<i2" : sizeof(T) == 4 ? "<i4" : "<i8";
+  if constexpr (std::is_signed_v<T>)
+    return sizeof(T) == 1 ? "|i1" : sizeof(T) == 2 ? "<i2" : sizeof(T) == 4 ? "<i4" : "<i8";
   return sizeof(T) == 1 ? "|u1" : sizeof(T) == 2 ? "<u2" : sizeof(T) == 4 ? "<u4" : "<u8";
 }
 

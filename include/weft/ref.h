@@ -94,8 +94,8 @@ template <class T>
 class [[nodiscard]] Result {
  public:
   using Stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
-  Result(Stored value) : value_(std::move(value)) {}                        // NOLINT: a value is a result
-  Result(detail::Failure failure) : failure_(std::move(failure)) {}         // NOLINT: so is a failure
+  Result(Stored value) : value_(std::move(value)) {}                 // NOLINT: a value is a result
+  Result(detail::Failure failure) : failure_(std::move(failure)) {}  // NOLINT: so is a failure
   bool has_value() const noexcept { return value_.has_value(); }
   explicit operator bool() const noexcept { return has_value(); }
   Stored& value() & {

@@ -4,10 +4,11 @@
 //   Ref<int> s = remote<plus>(1, 2);
 //   Ref<int> t = remote<plus>.with({.num_cpus = 2, .max_retries = 0})(s, 3);
 //
-// f is a function, a static member function or a lambda without captures (in a constexpr variable); of several overloads
-// name one by a cast. An argument is anything that converts to the parameter, or a Ref to it: the task then starts when
-// the value is there. A parameter of type Ref<T> asks for the reference itself. A parameter of type std::span<const T>
-// or Array<const T> looks at the array where it lies. A Returns<A, B> gives a Ref for each; void gives a Ref<void>.
+// f is a function, a static member function or a lambda without captures (in a constexpr variable); of several
+// overloads name one by a cast. An argument is anything that converts to the parameter, or a Ref to it: the task then
+// starts when the value is there. A parameter of type Ref<T> asks for the reference itself. A parameter of type
+// std::span<const T> or Array<const T> looks at the array where it lies. A Returns<A, B> gives a Ref for each; void
+// gives a Ref<void>.
 #pragma once
 
 #include <cstddef>
@@ -34,12 +35,15 @@ struct Returns : std::tuple<T...> {
 struct TaskOptions {
   std::optional<double> num_cpus = std::nullopt;  // 1 unless set; may be a fraction
   double num_gpus = 0;
-  double memory = 0;                                               // bytes, for scheduling
-  std::vector<std::pair<std::string, double>> resources = {};      // your own, as declared in init
-  std::optional<int> max_retries = std::nullopt;                   // after a crash of the worker; 3 unless set; -1: no limit
-  bool retry_exceptions = false;                                   // also if the function throws
-  std::string name = {};                                           // for messages; the function's unless set
+  double memory = 0;                                           // bytes, for scheduling
+  std::vector<std::pair<std::string, double>> resources = {};  // your own, as declared in init
+  std::optional<int> max_retries = std::nullopt;  // after a crash of the worker; 3 unless set; -1: no limit
+  bool retry_exceptions = false;                  // also if the function throws
+  std::string name = {};                          // for messages; the function's unless set
 };
+
+template <auto F>
+struct Remote;
 
 namespace detail {
 
@@ -56,15 +60,19 @@ struct SignatureOf<R (*)(P...)> {
 template <class R, class... P>
 struct SignatureOf<R (*)(P...) noexcept> : SignatureOf<R (*)(P...)> {};
 
+// A lambda without captures becomes a function pointer.
 template <auto F>
 constexpr auto FunctionPointer() {
-  using T = decltype(F);
-  if constexpr (std::is_pointer_v<T> && std::is_function_v<std::remove_pointer_t<T>>) {
-    return F;
+  return +F;
+}
+template <class P>
+inline constexpr bool kIsFunctionPointer = std::is_pointer_v<P> && std::is_function_v<std::remove_pointer_t<P>>;
+template <auto F>
+constexpr bool IsFunction() {
+  if constexpr (requires { +F; }) {
+    return kIsFunctionPointer<decltype(+F)>;
   } else {
-    static_assert(requires { +F; }, "weft::remote<f>: f must be a function, a static member function or a lambda "
-                                    "without captures and without auto parameters");
-    return +F;
+    return false;
   }
 }
 
@@ -122,28 +130,31 @@ struct Parameter<std::string_view> {
   static std::string_view Pass(Kept& kept) { return kept; }
 };
 template <class P>
-constexpr void CheckParameter() {
+constexpr bool CheckParameter() {
   using V = std::remove_cvref_t<P>;
-  static_assert(!std::is_lvalue_reference_v<P> || std::is_const_v<std::remove_reference_t<P>>,
+  constexpr bool writes = std::is_lvalue_reference_v<P> && !std::is_const_v<std::remove_reference_t<P>>;
+  static_assert(!writes,
                 "weft::remote<f>: f takes a parameter by non-const reference, but a task works on its own copy and the "
                 "caller would see no change: take it by value or const& and return the result");
   static_assert(!std::is_pointer_v<V>,
                 "weft::remote<f>: f takes a pointer, which means nothing in another process: take a value, a "
                 "std::string or a std::span<const T>");
-  static_assert(!kIsRoom<V>, "weft::remote<f>: f takes an Array<T>, but arrays arrive read-only: take an Array<const T> "
-                             "or a std::span<const T>");
+  static_assert(!kIsRoom<V>,
+                "weft::remote<f>: f takes an Array<T>, but arrays arrive read-only: take an Array<const T> "
+                "or a std::span<const T>");
+  return !writes && !std::is_pointer_v<V> && !kIsRoom<V>;
 }
 
 // ---- arguments
 
 // Whether a Ref<Given> may stand for a parameter whose value is Wanted.
 template <class Given, class Wanted>
-inline constexpr bool kRefFits = std::is_same_v<Given, Wanted> ||
-                                 (std::is_arithmetic_v<Given> && std::is_arithmetic_v<Wanted> &&
-                                  std::is_same_v<Given, bool> == std::is_same_v<Wanted, bool> &&
-                                  (std::is_floating_point_v<Wanted> || std::is_integral_v<Given>)) ||
-                                 (kIsRow<Given> && std::is_same_v<typename RowOf<Given>::Element,
-                                                                  typename RowOf<Wanted>::Element>);
+inline constexpr bool kRefFits =
+    std::is_same_v<Given, Wanted> ||
+    (std::is_arithmetic_v<Given> && std::is_arithmetic_v<Wanted> &&
+     std::is_same_v<Given, bool> == std::is_same_v<Wanted, bool> &&
+     (std::is_floating_point_v<Wanted> || std::is_integral_v<Given>)) ||
+    (kIsRow<Given> && std::is_same_v<typename RowOf<Given>::Element, typename RowOf<Wanted>::Element>);
 
 template <class A, class P>
 constexpr bool ArgumentFits() {
@@ -261,10 +272,16 @@ struct Trampoline<F, std::index_sequence<I...>> {
 // ---- results
 
 template <class R>
-struct ResultOf {
+constexpr bool CheckResult() {
+  constexpr bool view = std::is_same_v<R, std::string_view>;
   static_assert(!std::is_reference_v<R> && !std::is_pointer_v<R>,
                 "weft::remote<f>: f returns a reference or a pointer, which means nothing in another process");
-  static_assert(!std::is_same_v<R, std::string_view>, "weft::remote<f>: return a std::string, not a view of one");
+  static_assert(!view, "weft::remote<f>: return a std::string, not a view of one");
+  return !std::is_reference_v<R> && !std::is_pointer_v<R> && !view;
+}
+
+template <class R>
+struct ResultOf {
   using Type = Ref<R>;
   static constexpr uint32_t kCount = 1;
   static Type Make(core::Object** objects, uint32_t epoch) { return RefAccess::Make<R>(objects[0], epoch); }
@@ -303,8 +320,12 @@ template <auto F, class... A, size_t... I>
 auto Call(const core::TaskTemplate* what, std::index_sequence<I...>, A&&... arguments) {
   using Sig = Signature<F>;
   using Result = ResultOf<std::remove_cv_t<typename Sig::Result>>;
-  (CheckParameter<std::tuple_element_t<I, typename Sig::Parameters>>(), ...);
-  if constexpr ((CheckedArgument<I + 1, A, std::tuple_element_t<I, typename Sig::Parameters>>::value && ... && true)) {
+  constexpr bool possible = (CheckParameter<std::tuple_element_t<I, typename Sig::Parameters>>() && ... &&
+                             CheckResult<typename Sig::Result>());
+  if constexpr (!possible) {
+    return Ref<void>();
+  } else if constexpr ((CheckedArgument<I + 1, A, std::tuple_element_t<I, typename Sig::Parameters>>::value && ... &&
+                        true)) {
     uint32_t epoch = CurrentEpoch();
     Encoder encoder;
     encoder.Fixed(uint32_t{sizeof...(A)});
@@ -324,12 +345,21 @@ auto Call(const core::TaskTemplate* what, std::index_sequence<I...>, A&&... argu
 
 template <auto F, class... A>
 auto CheckedCall(const core::TaskTemplate* what, A&&... arguments) {
-  constexpr bool fits = sizeof...(A) == Signature<F>::kCount;
-  static_assert(fits, "weft::remote<f>(...): wrong number of arguments (default arguments are not known here: give all)");
-  if constexpr (fits) {
-    return Call<F>(what, std::index_sequence_for<A...>{}, std::forward<A>(arguments)...);
+  if constexpr (!IsFunction<F>()) {
+    static_assert(kNever<Remote<F>>,
+                  "weft::remote<f>: f must be a function, a static member function or a lambda "
+                  "without captures and without auto parameters");
+    return Ref<void>();
   } else {
-    return typename ResultOf<std::remove_cv_t<typename Signature<F>::Result>>::Type{};
+    constexpr bool fits = sizeof...(A) == Signature<F>::kCount;
+    static_assert(fits,
+                  "weft::remote<f>(...): wrong number of arguments (default arguments are not known here: give "
+                  "all)");
+    if constexpr (fits) {
+      return Call<F>(what, std::index_sequence_for<A...>{}, std::forward<A>(arguments)...);
+    } else {
+      return Ref<void>();
+    }
   }
 }
 

@@ -119,8 +119,7 @@ struct Codec {
       out.Item(detail::Tag::kFloat, static_cast<double>(value));
     } else if constexpr (std::is_enum_v<T>) {
       Codec<std::underlying_type_t<T>>::Encode(out, static_cast<std::underlying_type_t<T>>(value));
-    } else {
-      Check();
+    } else if constexpr (Check()) {
       auto fields = detail::Fields(value);
       out.Count(detail::Tag::kTuple, std::tuple_size_v<decltype(fields)>);
       std::apply([&](const auto&... field) { (Codec<std::remove_cvref_t<decltype(field)>>::Encode(out, field), ...); },
@@ -141,23 +140,24 @@ struct Codec {
       return static_cast<T>(detail::DecodeFloat(in));
     } else if constexpr (std::is_enum_v<T>) {
       return static_cast<T>(Codec<std::underlying_type_t<T>>::Decode(in));
+    } else if constexpr (!Check()) {
+      std::abort();  // does not compile
     } else {
-      Check();
       return detail::ReadShared(in, [&] {
         T value{};
         auto fields = detail::Fields(value);
         detail::ExpectSequence(in, "a struct");
         constexpr size_t count = std::tuple_size_v<decltype(fields)>;
         if (size_t found = in.Count(); found != count) detail::ThrowWrongLength(count, found);
-        std::apply(
-            [&](auto&... field) { ((field = Codec<std::remove_cvref_t<decltype(field)>>::Decode(in)), ...); }, fields);
+        std::apply([&](auto&... field) { ((field = Codec<std::remove_cvref_t<decltype(field)>>::Decode(in)), ...); },
+                   fields);
         return value;
       });
     }
   }
 
  private:
-  static constexpr void Check() {
+  static constexpr bool Check() {
     static_assert(!std::is_pointer_v<T>,
                   "weft: a pointer means nothing in another process: pass the value, a std::string or a weft::Array");
     static_assert(!std::is_same_v<T, long double>, "weft: long double has no form that other languages read");
@@ -166,6 +166,7 @@ struct Codec {
                   "specialise weft::Codec for it");
     static_assert(!std::is_aggregate_v<T> || std::is_default_constructible_v<T>,
                   "weft: a struct must be default-constructible to be received");
+    return std::is_aggregate_v<T> && std::is_default_constructible_v<T>;
   }
 };
 

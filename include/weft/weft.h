@@ -1,7 +1,7 @@
 // weft: tasks and objects of one program over many processes. This is all a user includes.
 //
-// Read on in session.h (init), remote.h (tasks), ref.h (put, get, wait), array.h (arrays in place), value.h (which types
-// can be passed) and errors.h.
+// Read on in session.h (init), remote.h (tasks), ref.h (put, get, wait), array.h (arrays in place), value.h (which
+// types can be passed) and errors.h.
 #pragma once
 
 #include "weft/array.h"    // IWYU pragma: export

@@ -80,7 +80,8 @@ void SubmitTo(Runtime& runtime, const core::TaskTemplate* what, Encoder& argumen
 void Submit(FunctionRecord& function, Encoder& arguments, Object** returns) {
   SessionState& state = NeedSession();
   const Bound* bound = function.bound.load(std::memory_order_acquire);
-  if (!bound || bound->epoch != state.epoch) [[unlikely]] bound = BindDefault(function, state.epoch);
+  if (!bound || bound->epoch != state.epoch) [[unlikely]]
+    bound = BindDefault(function, state.epoch);
   SubmitTo(*state.runtime, bound->what, arguments, returns);
 }
 

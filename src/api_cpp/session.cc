@@ -87,13 +87,13 @@ std::vector<std::string> OwnCommand(const std::string& executable) {
 std::string FindProgram(const InitOptions& options, const std::string& executable) {
   if (!options.program.empty()) {
     if (::access(options.program.c_str(), X_OK) == 0) return options.program;
-    throw std::invalid_argument("weft::init: program '" + options.program + "' cannot be executed: " +
-                                std::strerror(errno));
+    throw std::invalid_argument("weft::init: program '" + options.program +
+                                "' cannot be executed: " + std::strerror(errno));
   }
   if (const char* named = std::getenv("WEFT_PROGRAM"); named && *named) {
     if (::access(named, X_OK) == 0) return named;
-    throw WeftError(std::string("WEFT_PROGRAM names '") + named + "', which cannot be executed: " +
-                    std::strerror(errno));
+    throw WeftError(std::string("WEFT_PROGRAM names '") + named +
+                    "', which cannot be executed: " + std::strerror(errno));
   }
   std::string folder = executable.substr(0, executable.rfind('/') + 1);
   std::vector<std::string> places = {folder + "weft", folder + "../bin/weft"};
@@ -125,7 +125,8 @@ core::ResourceAmounts Resources(const InitOptions& options) {
   add("GPU", options.num_gpus);
   for (const auto& [name, amount] : options.resources) {
     if (name.empty() || name == "CPU" || name == "GPU") {
-      throw std::invalid_argument("weft::init: resources must not name '" + name + "'; CPUs and GPUs have options of "
+      throw std::invalid_argument("weft::init: resources must not name '" + name +
+                                  "'; CPUs and GPUs have options of "
                                   "their own");
     }
     add(name, amount);
@@ -195,10 +196,12 @@ int TakeWorkerFd() {
 
 SessionState& NeedSession() {
   SessionState* state = g_session.load(std::memory_order_acquire);
-  if (state && !Runtime::forked()) [[likely]] return *state;
+  if (state && !Runtime::forked()) [[likely]]
+    return *state;
   if (state) {
-    throw WeftError("this process was forked from a weft driver and cannot use its session; call weft in the parent, or "
-                    "execute a program of its own");
+    throw WeftError(
+        "this process was forked from a weft driver and cannot use its session; call weft in the parent, or "
+        "execute a program of its own");
   }
   throw WeftError("no session is open: call weft::init() and keep what it returns as long as weft is used");
 }
@@ -206,8 +209,10 @@ SessionState& NeedSession() {
 uint32_t OpenSession(const InitOptions& options) {
   serve_if_worker();
   std::lock_guard lock(SessionMutex());
-  if (Runtime::forked()) throw WeftError("weft::init: this process was forked from a weft driver; execute a program of "
-                                         "its own to start another session");
+  if (Runtime::forked())
+    throw WeftError(
+        "weft::init: this process was forked from a weft driver; execute a program of "
+        "its own to start another session");
   if (g_session.load()) {
     throw WeftError("weft::init: a session is open in this process already; end it first (Session::shutdown)");
   }

@@ -75,7 +75,8 @@ class Encoder {
   }
 
   void Byte(uint8_t byte) {
-    if (at_ == end_) [[unlikely]] Grow(1);
+    if (at_ == end_) [[unlikely]]
+      Grow(1);
     *at_++ = byte;
   }
   void Put(Tag tag) { Byte(static_cast<uint8_t>(tag)); }
@@ -85,14 +86,16 @@ class Encoder {
   }
   template <class T>
   void Item(Tag tag, T value) {
-    if (static_cast<size_t>(end_ - at_) < 1 + sizeof value) [[unlikely]] Grow(1 + sizeof value);
+    if (static_cast<size_t>(end_ - at_) < 1 + sizeof value) [[unlikely]]
+      Grow(1 + sizeof value);
     *at_ = static_cast<uint8_t>(tag);
     std::memcpy(at_ + 1, &value, sizeof value);
     at_ += 1 + sizeof value;
   }
   void Raw(const void* bytes, size_t size) {
     if (size == 0) return;
-    if (static_cast<size_t>(end_ - at_) < size) [[unlikely]] Grow(size);
+    if (static_cast<size_t>(end_ - at_) < size) [[unlikely]]
+      Grow(size);
     std::memcpy(at_, bytes, size);
     at_ += size;
   }
