@@ -99,6 +99,7 @@ int Aborts() {
   std::abort();
 }
 int Segfaults() {
+  signal(SIGSEGV, SIG_DFL);  // sanitizers have their own
   raise(SIGSEGV);
   return 0;
 }
@@ -148,7 +149,7 @@ void Touch(const std::string& path) { std::ofstream(path) << "x"; }
 
 class Api : public ::testing::Test {
  protected:
-  static void SetUpTestSuite() { session_ = new weft::Session(weft::init({.num_cpus = 2, .log_to_driver = false})); }
+  static void SetUpTestSuite() { session_ = new weft::Session(weft::init({.num_cpus = 2, .log_to_driver = true})); }
   static void TearDownTestSuite() {
     delete session_;
     session_ = nullptr;
