@@ -57,12 +57,12 @@ void Executor::Run() {
     runtime_.polling_ = true;
     runtime_.doorbell_->DisarmBackground();
     runtime_.SetWakeUps(runtime_.any_waiters_ > 0);
+    uint32_t seen = runtime_.event_.load();
     lock.unlock();
     runtime_.Flush();
     runner_.BeforeSleep();
-    runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, kNoDeadline, [this] {
-      return runtime_.AnyDue() || news_.load() || runtime_.stopped();
-    });
+    runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, kNoDeadline,
+                                      [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen; });
     lock.lock();
     runtime_.polling_ = false;
     if (runtime_.others_waiting_ > 0) runtime_.Bump();

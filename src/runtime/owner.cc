@@ -719,7 +719,10 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
   auto [it, fresh] = worker_numbers_.try_emplace(process, static_cast<int32_t>(workers_.size()));
   if (fresh) workers_.emplace_back().process = process;
   LeasedWorker& worker = workers_[it->second];
-  if (worker.dead || worker.leased) return;  // it died before the grant arrived; the daemon has taken the lease back
+  if (worker.dead || worker.leased) {  // it died before the grant arrived; the daemon has taken the lease back
+    WishLeases(number, out);
+    return;
+  }
   worker.lease = lease;
   worker.leased = true;
   worker.shape = number;

@@ -152,9 +152,8 @@ void Runtime::Stop() {
   }
   if (running) {
     Flush();
-    doorbell_->WakeWaiter();
-    doorbell_->WakeBackground();
     Bump();
+    doorbell_->WakeBackground();
     background_thread_.join();
     // The daemon sends the workers' last output and closes; the link thread reads until then.
     if (is_worker_) ::shutdown(socket_.get(), SHUT_RDWR);
@@ -441,13 +440,15 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       polling_ = polled = true;
       doorbell_->DisarmBackground();
       SetWakeUps(any_waiters_ > 0);
+      // What other threads do after this point moves event_ before they wake the waiter, so it is not slept through.
+      uint32_t seen = event_.load();
       lock.unlock();
       Flush();
       auto kind = handed_back ? WaiterState::kAsleepBlocked : WaiterState::kAsleepInGet;
-      slept = doorbell_->SleepAsWaiter(kind, until, [this] { return AnyDue() || stopped(); });
+      slept = doorbell_->SleepAsWaiter(kind, until, [&] { return AnyDue() || event_.load() != seen; });
       lock.lock();
       polling_ = false;
-      if (others_waiting_ > 0) Bump();  // one of them polls from now on, or sees what it waited for
+      if (others_waiting_ > 0) Bump();  // one of them sees what it waited for, or polls in our place
     } else {
       ++others_waiting_;
       uint32_t seen = event_.load();
@@ -534,8 +535,9 @@ void Runtime::ArmBackground() {
 }
 
 void Runtime::Bump() {
-  event_.fetch_add(1);
+  event_.fetch_add(1);  // before the wake-ups: see WaitUntil
   FutexWake(&event_, INT32_MAX);
+  doorbell_->WakeWaiter();
 }
 
 // ---- draining -----------------------------------------------------------------------------------------------------
@@ -552,6 +554,8 @@ size_t Runtime::Drain() {
     ++count;
   }
   if (!actions_.empty()) Perform();
+  // Taken by a thread that passed by, while another one sleeps and waits for it.
+  if (count > 0 && (polling_ || others_waiting_ > 0)) Bump();
   return count;
 }
 
@@ -692,7 +696,6 @@ void Runtime::Perform() {
           front_events_.fetch_add(1);
           FutexWake(&front_events_);
         }
-        if (others_waiting_ > 0) Bump();
         break;
       }
     }
@@ -861,7 +864,6 @@ void Runtime::LinkLoop() {
     bool end = !received;
     lock.unlock();
     Flush();
-    doorbell_->WakeWaiter();
     Bump();
     if (end) return;
   }

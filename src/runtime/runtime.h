@@ -169,7 +169,7 @@ class Runtime {
   void SetWakeUps(bool any);      // tells each worker after which reply to wake us
   bool AnyDue();
   void ArmBackground();
-  void Bump();                    // wakes waiting threads that do not poll
+  void Bump();                    // something changed: wakes all waiting threads
   void Fail(const std::string& why);
   template <class Ready>
   WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any, Ready ready);
