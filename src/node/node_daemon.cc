@@ -41,6 +41,8 @@ constexpr int kReceivesPerTurn = 8;
 // closed its descriptors needs; then its death is announced in any case. In sum well under a second.
 constexpr int64_t kStatusWaitNs = 150 * kMs;
 constexpr int64_t kKillWaitNs = 300 * kMs;
+// How long workers may take to leave in order after the driver's farewell; user code may have exit handlers.
+constexpr int64_t kLeaveNs = 150 * kMs;
 // How long a driver that has said farewell may take to read the last output.
 constexpr int64_t kFarewellNs = 200 * kMs;
 constexpr size_t kMaxShapes = 256;
@@ -103,7 +105,8 @@ int NodeDaemon::Run() {
     loop_.Wait(NextDeadline());
     int64_t now = NowNs();
     CheckClosing();
-    if (scheduler_ && !ended_) {
+    LeaveWhenAlone();
+    if (scheduler_ && !ended_ && leaving_until_ns_ == 0) {
       scheduler_->Handle(TimePassed{now}, scheduler_actions_);
       Settle();
       pool_->TimePassed(now, pool_actions_);
@@ -122,11 +125,12 @@ int NodeDaemon::Run() {
 
 int64_t NodeDaemon::NextDeadline() const {
   int64_t next = INT64_MAX;
+  if (leaving_until_ns_ != 0) next = leaving_until_ns_;
   for (ProcessId id : closing_) {
     const auto& process = *processes_.at(id);
     next = std::min(next, process.closing_since_ns + (process.kill_sent ? kStatusWaitNs + kKillWaitNs : kStatusWaitNs));
   }
-  if (scheduler_) {
+  if (scheduler_ && leaving_until_ns_ == 0) {
     next = std::min({next, scheduler_->next_wakeup_ns(), pool_->next_wakeup_ns()});
     next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
   }
@@ -333,10 +337,8 @@ void NodeDaemon::Handle(Process& process, RouteTo& message) {
                       : message.to.value > last_number_ ? "it never existed"
                                                         : "it has ended";
     // A process that is closing will be announced; the answer then comes twice, which does no harm.
-    return Send(process, ProcessDied{message.to, std::move(how)});
+    return Send(process, ProcessDied{message.to, 0, std::move(how)});
   }
-  process.acquaintances.insert(target->id);
-  target->acquaintances.insert(process.id);
   Forward(process, *target, Routed{process.id, std::move(message.payload)});
 }
 
@@ -357,14 +359,31 @@ void NodeDaemon::Handle(Process& process, FreeObjects& message) {
 
 void NodeDaemon::Handle(Process& process, Farewell&) {
   if (!process.is_driver) return Refuse(process, "said farewell, which only a driver does");
+  if (leaving_until_ns_ != 0) return;
+  leaving_until_ns_ = NowNs() + kLeaveNs;
+  for (auto& [id, other] : processes_) {
+    if (!other->is_driver && other->stage == Process::Stage::kReady) Send(*other, Exit{.now = 1});
+  }
+}
+
+// After the farewell: ends the session when all workers have left, or had their time.
+void NodeDaemon::LeaveWhenAlone() {
+  if (leaving_until_ns_ == 0 || ended_) return;
+  bool alone = true;
+  Process* driver = nullptr;
+  for (auto& [id, process] : processes_) {
+    if (process->is_driver) driver = process.get();
+    alone = alone && (process->is_driver || process->stage == Process::Stage::kConnecting);
+  }
+  if (!alone && NowNs() < leaving_until_ns_) return;
   // What was printed before still reaches the driver, which reads until we close.
   for (auto& [number, pipe] : pipes_) {
     PumpOutput(pipe, 1 << 20);
     if (std::string rest = pipe.lines.TakeRest(); !rest.empty()) ForwardOutput(pipe, std::move(rest));
   }
   int64_t deadline = NowNs() + kFarewellNs;
-  while (process.stream->Flush() && process.stream->queued_bytes() > 0 && NowNs() < deadline) {
-    pollfd waiting{process.stream->fd(), POLLOUT, 0};
+  while (driver && driver->stream->Flush() && driver->stream->queued_bytes() > 0 && NowNs() < deadline) {
+    pollfd waiting{driver->stream->fd(), POLLOUT, 0};
     ::poll(&waiting, 1, 10);
   }
   EndSession(0);
@@ -464,7 +483,7 @@ void NodeDaemon::Perform(const GrantLease& action) {
 }
 
 bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
-  if (submitter.peers.contains(worker.id)) return true;
+  if (submitter.peers.contains({worker.id, true})) return true;
   auto memory = CreateChannelMemory();
   if (!memory) return false;
   auto submitter_slot = TakeSlot(submitter);
@@ -475,8 +494,8 @@ bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
     return false;
   }
   SharedFd shared = ShareFd(std::move(*memory));
-  submitter.peers[worker.id] = Peer{*submitter_slot, *worker_slot};
-  worker.peers[submitter.id] = Peer{*worker_slot, *submitter_slot};
+  submitter.peers[{worker.id, true}] = Peer{*submitter_slot, *worker_slot};
+  worker.peers[{submitter.id, false}] = Peer{*worker_slot, *submitter_slot};
   Send(worker, ChannelOpened{submitter.id, *worker_slot, *submitter_slot, 0}, {shared, submitter.doorbell_fd});
   Send(submitter, ChannelOpened{worker.id, *submitter_slot, *worker_slot, 1}, {shared, worker.doorbell_fd});
   return true;
@@ -527,6 +546,7 @@ void NodeDaemon::RereadBlockedFlags() {
 }
 
 void NodeDaemon::Perform(const StartWorker& action) {
+  if (leaving_until_ns_ != 0) return;
   last_number_ = std::max(last_number_, action.worker.value);
   if (Status status = Launch(action.worker); !status.ok()) {
     pool_->WorkerEnded(action.worker, status.error().message, NowNs(), pool_actions_);
@@ -808,19 +828,16 @@ void NodeDaemon::Bury(ProcessId id) {
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) why_not_started += "; it said:\n" + words;
 
-  std::set<ProcessId> concerned = process->acquaintances;
-  for (const auto& [peer_id, peer] : process->peers) {
-    concerned.insert(peer_id);
-    if (auto* other = Find(peer_id)) {
-      other->peers.erase(id);
+  for (const auto& [key, peer] : process->peers) {
+    if (auto* other = Find(key.first)) {
+      other->peers.erase({id, !key.second});
       other->freed_slots.push_back(peer.peer_slot);
     }
   }
-  for (ProcessId other_id : concerned) {
-    auto* other = Find(other_id);
-    if (other == nullptr) continue;
-    other->acquaintances.erase(id);
-    Send(*other, ProcessDied{id, how});
+  // Everybody hears of it: an owner may count the dead as a borrower by the word of a third process alone.
+  for (auto& [other_id, other] : processes_) {
+    if (other_id == id || other->stage != Process::Stage::kReady) continue;
+    Send(*other, ProcessDied{id, process->pid, how});
     // The dead may have been about to wake it.
     if (other->doorbell) other->doorbell->WakeAll();
   }

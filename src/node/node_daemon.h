@@ -6,8 +6,8 @@
 // daemon.
 //
 // A process's life here: connecting (first message awaited), ready, closing (its socket has ended; the exit status is
-// awaited for a moment, so that its death can be announced with the reason), gone. Whoever shared a channel or routed
-// messages with it hears of its death; whoever routes to it later hears it again.
+// awaited for a moment, so that its death can be announced with the reason), gone. Everybody hears of its death; whoever
+// routes to it later hears it again.
 #pragma once
 
 #include <sys/types.h>
@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -69,8 +70,7 @@ class NodeDaemon {
 
     SharedFd doorbell_fd;
     std::shared_ptr<PeerDoorbell> doorbell;
-    std::map<ProcessId, Peer> peers;
-    std::set<ProcessId> acquaintances;  // has exchanged routed messages with
+    std::map<std::pair<ProcessId, bool>, Peer> peers;  // true: this process submits to that one
     uint32_t next_slot = 0;
     std::vector<uint32_t> freed_slots;
 
@@ -148,6 +148,7 @@ class NodeDaemon {
   void CheckClosing();
   std::string DescribeDeath(const Process& process) const;
   void EndSession(int exit_code);
+  void LeaveWhenAlone();
   void KillEverything();
 
   // ---- output
@@ -191,6 +192,7 @@ class NodeDaemon {
   bool output_paused_ = false;
 
   uint64_t descriptor_limit_ = 1024;
+  int64_t leaving_until_ns_ = 0;  // not 0: the driver has said farewell, and workers may leave in order until then
   bool ended_ = false;
   int exit_code_ = 0;
 };

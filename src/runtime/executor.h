@@ -84,7 +84,7 @@ class Executor {
 
   void HandBackQueued();  // the runtime's lock is held
   void Adopt(Runtime::Peer* peer);
-  void ExitWhenIdle();
+  void ExitWhenIdle(bool at_once);  // or only when nobody borrows what this process owns
 
  private:
   struct Submitter {
@@ -119,6 +119,7 @@ class Executor {
   std::vector<Runtime::Peer*> adopted_;  // guarded by the runtime's lock
   std::atomic<bool> news_{false};
   std::atomic<bool> exit_{false};
+  std::atomic<bool> exit_at_once_{false};
   std::vector<Remembered> remembered_{kRemembered};
   TaskCall call_;
   TaskOutcome outcome_;

@@ -1,7 +1,7 @@
 // Kills one side of a channel at every step of its work and asks the survivor to go on.
 //
-// The victim is a forked process that maps the channel anew and exits, without any clean-up, when it comes to the chosen
-// step for the chosen time. The survivor is told of the death as the node daemon would tell it: by a WakeAll.
+// The victim is a forked process that maps the channel anew and exits, without any clean-up, when it comes to the
+// chosen step for the chosen time. The survivor is told of the death as the node daemon would tell it: by a WakeAll.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -251,7 +251,7 @@ TEST(StressTest, BackgroundTakesOverWhenTheUserLeaves) {
 
 // Each ticket has exactly one outcome, and a frame is executed iff it was claimed.
 TEST(StressTest, RevokeRacesClaim) {
-  const uint64_t frames = 50'000 * kScale;
+  const uint64_t frames = 20'000 * kScale;
   Process sender, receiver;
   Wire wire(sender, 0, receiver, 1);
   std::vector<uint8_t> executed(frames, 0), revoked(frames, 0);
