@@ -1,9 +1,9 @@
 #include "runtime/runtime.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -654,12 +654,12 @@ void Runtime::Perform() {
         }
         break;
       case ActionKind::kMention:
-        Route(action.id.owner, {.kind = PeerMessageKind::kMention, .id = action.id, .process = action.process,
-                                .count = action.number});
+        Route(action.id.owner,
+              {.kind = PeerMessageKind::kMention, .id = action.id, .process = action.process, .count = action.number});
         break;
       case ActionKind::kGiveBack:
-        Route(action.id.owner, {.kind = PeerMessageKind::kGiveBack, .id = action.id, .process = action.process,
-                                .count = action.number});
+        Route(action.id.owner,
+              {.kind = PeerMessageKind::kGiveBack, .id = action.id, .process = action.process, .count = action.number});
         break;
       case ActionKind::kFetch:
         Route(action.id.owner, {.kind = PeerMessageKind::kAskValue, .id = action.id});
@@ -728,8 +728,8 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
   if (peer.dead || !Define(peer, task->what)) return false;
   const uint32_t num_returns = task->what->num_returns;
   const uint32_t num_mentioned = task->mentioned ? static_cast<uint32_t>(task->mentioned->size()) : 0;
-  uint32_t size = sizeof(TaskHead) + num_returns * sizeof(uint64_t) + num_mentioned * sizeof(ObjectId) +
-                  task->arguments_size;
+  uint32_t size =
+      sizeof(TaskHead) + num_returns * sizeof(uint64_t) + num_mentioned * sizeof(ObjectId) + task->arguments_size;
   for (uint32_t i = 0; i < task->num_dependencies; ++i) {
     const Value& value = task->dependencies[i]->value;
     size += sizeof(DependencyHead);
@@ -936,8 +936,8 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     for (const Location& location : m->locations) writer_.Free(location);
     if (background_idle_) doorbell_->WakeBackground();
   } else if (auto* m = std::get_if<WorkerOutput>(&message)) {
-    events_.push_back({.kind = RuntimeEvent::kOutput, .pid = m->pid, .is_stderr = m->is_stderr != 0,
-                       .text = std::move(m->text)});
+    events_.push_back(
+        {.kind = RuntimeEvent::kOutput, .pid = m->pid, .is_stderr = m->is_stderr != 0, .text = std::move(m->text)});
     front_events_.fetch_add(1);
     FutexWake(&front_events_);
   } else if (auto* m = std::get_if<Exit>(&message)) {
@@ -965,7 +965,9 @@ void Runtime::HandlePeerMessages(ProcessId from, std::string_view payload) {
         break;
       case PeerMessageKind::kValue: {
         if (m.id.owner != from || m.value_kind == 0 || m.value_kind > 4) break;
-        ReturnedValue value{.kind = static_cast<ValueKind>(m.value_kind), .bytes = m.bytes, .location = m.location,
+        ReturnedValue value{.kind = static_cast<ValueKind>(m.value_kind),
+                            .bytes = m.bytes,
+                            .location = m.location,
                             .contained = std::move(m.contained)};
         owner_->ValueReceived(m.id, value, actions_);
         break;

@@ -369,7 +369,6 @@ def test_sigterm_ends_everything():
     driver.expect_nothing_left(5)
 
 
-@pytest.mark.xfail(reason="workers that lose their daemon leave at once, without their exit handlers", strict=False)
 def test_exit_handlers_of_tasks_run_and_do_not_hang(tmp_path):
     driver = run_driver(
         """
