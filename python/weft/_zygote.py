@@ -18,12 +18,11 @@ import gc
 
 gc.disable()  # a collection before the fork would touch, and so unshare, every page of the interpreter
 
+import _signal  # noqa: E402
+import _socket  # noqa: E402
 import os  # noqa: E402
 import select  # noqa: E402
 import sys  # noqa: E402
-
-import _signal  # noqa: E402
-import _socket  # noqa: E402
 
 _DAEMON = 3
 _NO_WORKER = -1

@@ -61,11 +61,13 @@ PyObject* Callback(const char* module, const char* name) {
 }
 
 Runtime* NeedRuntime() {
-  if (g_runtime && !Runtime::forked() && !g_runtime->stopped()) [[likely]] return g_runtime;
+  if (g_runtime && !Runtime::forked() && !g_runtime->stopped()) [[likely]]
+    return g_runtime;
   if (Runtime::forked()) {
-    PyErr_SetString(PyExc_RuntimeError,
-                    "this process was forked from a weft driver and cannot use its session; call weft in the parent, or "
-                    "start this process by multiprocessing's 'spawn' method and call weft.init() in it");
+    PyErr_SetString(
+        PyExc_RuntimeError,
+        "this process was forked from a weft driver and cannot use its session; call weft in the parent, or "
+        "start this process by multiprocessing's 'spawn' method and call weft.init() in it");
     return nullptr;
   }
   if (g_runtime) {
@@ -224,8 +226,8 @@ bool WaitForObjects(Runtime* runtime, const std::vector<Object*>& objects, int64
         double seconds = timeout && timeout != Py_None ? PyFloat_AsDouble(timeout) : 0;
         char text[160];
         std::snprintf(text, sizeof text,
-                      "GetTimeoutError\n%zu of %zu objects were not ready after %g s; the tasks that make them go on", pending,
-                      objects.size(), seconds);
+                      "GetTimeoutError\n%zu of %zu objects were not ready after %g s; the tasks that make them go on",
+                      pending, objects.size(), seconds);
         RaiseSystemError(text);
         return false;
       }
@@ -246,8 +248,8 @@ PyObject* Get(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwna
   PyObject* refs = nargs > 0 ? args[0] : nullptr;
   PyObject* timeout = nargs > 1 ? args[1] : nullptr;
   if (nargs > 2) {
-    PyErr_Format(PyExc_TypeError, "get() takes a reference or a list, and timeout=; %zd positional arguments were given",
-                 nargs);
+    PyErr_Format(PyExc_TypeError,
+                 "get() takes a reference or a list, and timeout=; %zd positional arguments were given", nargs);
     return nullptr;
   }
   for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
@@ -366,7 +368,8 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
   items = &PyTuple_GET_ITEM(keep.get(), 0);
   if (aliases) {
     std::vector<Object*> sorted(static_cast<size_t>(count));
-    for (Py_ssize_t i = 0; i < count; ++i) sorted[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
+    for (Py_ssize_t i = 0; i < count; ++i)
+      sorted[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
     std::sort(sorted.begin(), sorted.end());
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
       PyErr_SetString(PyExc_ValueError, "wait() was given two references to the same object");
@@ -382,7 +385,8 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
   };
   if (ready_count(wanted) < wanted) {
     std::vector<Object*> objects(static_cast<size_t>(count));
-    for (Py_ssize_t i = 0; i < count; ++i) objects[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
+    for (Py_ssize_t i = 0; i < count; ++i)
+      objects[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
     Inside inside(runtime);
     for (bool again = true; again;) {
       again = false;
@@ -424,7 +428,8 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
 core::ResourceAmounts Resources(nb::dict resources) {
   core::ResourceAmounts amounts;
   for (auto [name, amount] : resources) {
-    auto units = static_cast<int64_t>(std::llround(nb::cast<double>(amount) * static_cast<double>(core::kResourceUnit)));
+    auto units =
+        static_cast<int64_t>(std::llround(nb::cast<double>(amount) * static_cast<double>(core::kResourceUnit)));
     if (units > 0) amounts.emplace_back(nb::cast<std::string>(name), units);
   }
   std::sort(amounts.begin(), amounts.end());
@@ -506,8 +511,8 @@ nb::object NextEvent() {
     return nb::none();
   }
   if (event.kind == core::RuntimeEvent::kOutput) {
-    nb::object text = nb::steal(PyUnicode_DecodeUTF8(event.text.data(), static_cast<Py_ssize_t>(event.text.size()),
-                                                     "replace"));
+    nb::object text =
+        nb::steal(PyUnicode_DecodeUTF8(event.text.data(), static_cast<Py_ssize_t>(event.text.size()), "replace"));
     return nb::make_tuple("output", event.pid, event.is_stderr, text);
   }
   nb::object callback = nb::steal(static_cast<PyObject*>(event.cookie));

@@ -55,9 +55,8 @@ void PythonRunner::Run(const std::vector<ObjectId>& returns, core::TaskOutcome& 
     return;
   }
   if (returns.empty()) return;
-  Owned items(PyTuple_CheckExact(result.get()) || PyList_CheckExact(result.get())
-                  ? PySequence_Fast(result.get(), "")
-                  : PySequence_Tuple(result.get()));
+  Owned items(PyTuple_CheckExact(result.get()) || PyList_CheckExact(result.get()) ? PySequence_Fast(result.get(), "")
+                                                                                  : PySequence_Tuple(result.get()));
   if (!items) {
     PyErr_Format(PyExc_TypeError, "task '%s' has num_returns=%zu, but it returned a %s, which cannot be divided",
                  what_->name.c_str(), returns.size(), Py_TYPE(result.get())->tp_name);

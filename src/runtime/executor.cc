@@ -61,9 +61,8 @@ void Executor::Run() {
     lock.unlock();
     runtime_.Flush();
     runner_.BeforeSleep();
-    runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, kNoDeadline, [&] {
-      return runtime_.AnyDue() || news_.load() || runtime_.event_.load() != seen || runtime_.stopped();
-    });
+    runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, kNoDeadline,
+                                      [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen; });
     lock.lock();
     runtime_.polling_ = false;
     if (runtime_.others_waiting_ > 0) runtime_.Bump();
@@ -203,7 +202,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
               head.num_mentioned <= in.remaining() / sizeof(ObjectId) &&
               head.num_dependencies <= in.remaining() / sizeof(DependencyHead);
   const ProcessId from = submitter.peer->process;
-  std::vector<Object*> received;     // mentioned to us, or looked at in place
+  std::vector<Object*> received;  // mentioned to us, or looked at in place
   std::vector<ObjectId> mentioned;
   struct Pending {
     ObjectId id;
@@ -341,7 +340,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
 
   uint32_t size = sizeof reply + static_cast<uint32_t>(outcome_.error.size() + given_back.size() * sizeof(GivenBack) +
-                                                        retained.size() * sizeof(uint64_t));
+                                                       retained.size() * sizeof(uint64_t));
   for (TaskReturn& value : outcome_.values) {
     size += sizeof(ValueHead) + static_cast<uint32_t>(value.contained.size() * sizeof(ObjectId));
     size += value.room.data ? sizeof(Location) : static_cast<uint32_t>(value.bytes.size());

@@ -527,8 +527,8 @@ void Owner::RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, A
     } else {
       std::string text = "WorkerCrashedError\nthe worker that ran task '" + task->what->name + "' " + how;
       text += limit == 0 ? "; the task has max_retries=0, so it was not run again"
-                         : "; it was run " + std::to_string(task->attempt + 1) + " times (max_retries=" +
-                               std::to_string(limit) + ")";
+                         : "; it was run " + std::to_string(task->attempt + 1) +
+                               " times (max_retries=" + std::to_string(limit) + ")";
       FailTask(task, ValueKind::kSystemError, text, out);
     }
   }
@@ -719,7 +719,10 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
   auto [it, fresh] = worker_numbers_.try_emplace(process, static_cast<int32_t>(workers_.size()));
   if (fresh) workers_.emplace_back().process = process;
   LeasedWorker& worker = workers_[it->second];
-  if (worker.dead || worker.leased) return;  // it died before the grant arrived; the daemon has taken the lease back
+  if (worker.dead || worker.leased) {  // it died before the grant arrived; the daemon has taken the lease back
+    WishLeases(number, out);
+    return;
+  }
   worker.lease = lease;
   worker.leased = true;
   worker.shape = number;
@@ -792,8 +795,7 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
   objects_.ForEach([&](Object* object) {
     if (object->borrowed && object->id.owner == process) {
       if (!object->resolved()) {
-        object->value.SetBytes(ValueKind::kSystemError,
-                               "OwnerDiedError\nthe process that owned the object " + how);
+        object->value.SetBytes(ValueKind::kSystemError, "OwnerDiedError\nthe process that owned the object " + how);
         Resolved(object);
       }
     } else if (object->borrowers && object->borrowers->erase(process) > 0) {

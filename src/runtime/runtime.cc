@@ -1,9 +1,9 @@
 #include "runtime/runtime.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -152,9 +152,8 @@ void Runtime::Stop() {
   }
   if (running) {
     Flush();
-    doorbell_->WakeWaiter();
-    doorbell_->WakeBackground();
     Bump();
+    doorbell_->WakeBackground();
     background_thread_.join();
     // The daemon sends the workers' last output and closes; the link thread reads until then.
     if (is_worker_) ::shutdown(socket_.get(), SHUT_RDWR);
@@ -441,15 +440,15 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       polling_ = polled = true;
       doorbell_->DisarmBackground();
       SetWakeUps(any_waiters_ > 0);
-      // What the link thread handles from now on counts as well: it may be the answer that is waited for.
+      // What other threads do after this point moves event_ before they wake the waiter, so it is not slept through.
       uint32_t seen = event_.load();
       lock.unlock();
       Flush();
       auto kind = handed_back ? WaiterState::kAsleepBlocked : WaiterState::kAsleepInGet;
-      slept = doorbell_->SleepAsWaiter(kind, until, [&] { return AnyDue() || event_.load() != seen || stopped(); });
+      slept = doorbell_->SleepAsWaiter(kind, until, [&] { return AnyDue() || event_.load() != seen; });
       lock.lock();
       polling_ = false;
-      if (others_waiting_ > 0) Bump();  // one of them polls from now on, or sees what it waited for
+      if (others_waiting_ > 0) Bump();  // one of them sees what it waited for, or polls in our place
     } else {
       ++others_waiting_;
       uint32_t seen = event_.load();
@@ -536,8 +535,9 @@ void Runtime::ArmBackground() {
 }
 
 void Runtime::Bump() {
-  event_.fetch_add(1);
+  event_.fetch_add(1);  // before the wake-ups: see WaitUntil
   FutexWake(&event_, INT32_MAX);
+  doorbell_->WakeWaiter();
 }
 
 // ---- draining -----------------------------------------------------------------------------------------------------
@@ -554,6 +554,8 @@ size_t Runtime::Drain() {
     ++count;
   }
   if (!actions_.empty()) Perform();
+  // Taken by a thread that passed by, while another one sleeps and waits for it.
+  if (count > 0 && (polling_ || others_waiting_ > 0)) Bump();
   return count;
 }
 
@@ -652,12 +654,12 @@ void Runtime::Perform() {
         }
         break;
       case ActionKind::kMention:
-        Route(action.id.owner, {.kind = PeerMessageKind::kMention, .id = action.id, .process = action.process,
-                                .count = action.number});
+        Route(action.id.owner,
+              {.kind = PeerMessageKind::kMention, .id = action.id, .process = action.process, .count = action.number});
         break;
       case ActionKind::kGiveBack:
-        Route(action.id.owner, {.kind = PeerMessageKind::kGiveBack, .id = action.id, .process = action.process,
-                                .count = action.number});
+        Route(action.id.owner,
+              {.kind = PeerMessageKind::kGiveBack, .id = action.id, .process = action.process, .count = action.number});
         break;
       case ActionKind::kFetch:
         Route(action.id.owner, {.kind = PeerMessageKind::kAskValue, .id = action.id});
@@ -694,7 +696,6 @@ void Runtime::Perform() {
           front_events_.fetch_add(1);
           FutexWake(&front_events_);
         }
-        if (others_waiting_ > 0) Bump();
         break;
       }
     }
@@ -727,8 +728,8 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
   if (peer.dead || !Define(peer, task->what)) return false;
   const uint32_t num_returns = task->what->num_returns;
   const uint32_t num_mentioned = task->mentioned ? static_cast<uint32_t>(task->mentioned->size()) : 0;
-  uint32_t size = sizeof(TaskHead) + num_returns * sizeof(uint64_t) + num_mentioned * sizeof(ObjectId) +
-                  task->arguments_size;
+  uint32_t size =
+      sizeof(TaskHead) + num_returns * sizeof(uint64_t) + num_mentioned * sizeof(ObjectId) + task->arguments_size;
   for (uint32_t i = 0; i < task->num_dependencies; ++i) {
     const Value& value = task->dependencies[i]->value;
     size += sizeof(DependencyHead);
@@ -863,8 +864,7 @@ void Runtime::LinkLoop() {
     bool end = !received;
     lock.unlock();
     Flush();
-    Bump();  // before the wake-up, so that a waiter that is not asleep yet sees it
-    doorbell_->WakeWaiter();
+    Bump();
     if (end) return;
   }
 }
@@ -936,8 +936,8 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     for (const Location& location : m->locations) writer_.Free(location);
     if (background_idle_) doorbell_->WakeBackground();
   } else if (auto* m = std::get_if<WorkerOutput>(&message)) {
-    events_.push_back({.kind = RuntimeEvent::kOutput, .pid = m->pid, .is_stderr = m->is_stderr != 0,
-                       .text = std::move(m->text)});
+    events_.push_back(
+        {.kind = RuntimeEvent::kOutput, .pid = m->pid, .is_stderr = m->is_stderr != 0, .text = std::move(m->text)});
     front_events_.fetch_add(1);
     FutexWake(&front_events_);
   } else if (auto* m = std::get_if<Exit>(&message)) {
@@ -965,7 +965,9 @@ void Runtime::HandlePeerMessages(ProcessId from, std::string_view payload) {
         break;
       case PeerMessageKind::kValue: {
         if (m.id.owner != from || m.value_kind == 0 || m.value_kind > 4) break;
-        ReturnedValue value{.kind = static_cast<ValueKind>(m.value_kind), .bytes = m.bytes, .location = m.location,
+        ReturnedValue value{.kind = static_cast<ValueKind>(m.value_kind),
+                            .bytes = m.bytes,
+                            .location = m.location,
                             .contained = std::move(m.contained)};
         owner_->ValueReceived(m.id, value, actions_);
         break;

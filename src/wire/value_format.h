@@ -50,7 +50,9 @@ struct ArrayHead {
   uint8_t fortran = 0;
   char type[13] = {};  // as NumPy writes it: "<f8"
   // then dimensions × uint64 shape, and the data, aligned
-  static uint64_t DataOffset(uint32_t dimensions) { return AlignUp(sizeof(ArrayHead) + 8 * dimensions, kDataAlignment); }
+  static uint64_t DataOffset(uint32_t dimensions) {
+    return AlignUp(sizeof(ArrayHead) + 8 * dimensions, kDataAlignment);
+  }
 };
 static_assert(sizeof(ArrayHead) == 16);
 
