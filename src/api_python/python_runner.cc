@@ -88,10 +88,11 @@ bool PythonRunner::Encode(PyObject* value, ObjectId id, core::TaskReturn& out, s
   if (!EncodeValue(value, id, encoded)) return false;
   if (inside.objects.size() > kMaxReferencesPerReturn) {
     if (encoded.room.data) runtime_.Abandon(encoded.room);
-    PyErr_Format(PyExc_ValueError,
-                 "the value that task '%s' returned holds %zu references; at most %zu fit into one return value: return "
-                 "lists of fewer references, put() together",
-                 what_->name.c_str(), inside.objects.size(), kMaxReferencesPerReturn);
+    PyErr_Format(
+        PyExc_ValueError,
+        "the value that task '%s' returned holds %zu references; at most %zu fit into one return value: return "
+        "lists of fewer references, put() together",
+        what_->name.c_str(), inside.objects.size(), kMaxReferencesPerReturn);
     return false;
   }
   out.contained.swap(inside.objects);  // their references go with the reply

@@ -30,6 +30,7 @@ enum class Tag : uint8_t {
   kSame = 12,        // uint32: the same object as the n-th string, bytes or container of this value
   kDependency = 13,  // arguments only; uint32: the n-th dependency of the task
   kPickled = 14,     // arguments only; uint32 size, pickle bytes
+  kReference = 15,   // uint64 owner, uint64 index: a reference inside the value, which travels beside it as well
 };
 
 inline constexpr uint32_t kDataAlignment = 64;
