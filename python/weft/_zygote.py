@@ -10,8 +10,8 @@ One packet each, little-endian (src/node/zygote.h):
                       'F' uint64 worker, int32 pid    forked; -errno if that failed
                       'X' int32 pid, int32 status     the worker has ended, status as from waitpid
 
-Only C modules of the interpreter are imported here, because their Python wrappers (socket, signal, selectors) would cost
-more than everything else together, and every first task waits for this program.
+Only C modules of the interpreter are imported here, because their Python wrappers (socket, signal, selectors) would
+cost more than everything else together, and every first task waits for this program.
 """
 
 import gc
@@ -142,8 +142,8 @@ def main():
     socket = _serve(daemon)
     if socket == _NO_WORKER:
         os._exit(0)
-    # A worker from here on. What is left of the zygote on the stack holds nothing; the interpreter ends in order, so that
-    # atexit functions of the user's modules run.
+    # A worker from here on. What is left of the zygote on the stack holds nothing; the interpreter ends in order, so
+    # that atexit functions of the user's modules run.
     sys.exit(_worker.main(socket))
 
 

@@ -5,6 +5,12 @@
 #include "api_python/buffers.h"
 
 namespace weft::python {
+namespace {
+
+// Their ids travel in the reply's frame, which has a quarter of a megabyte.
+constexpr size_t kMaxReferencesPerReturn = 8'000;
+
+}  // namespace
 
 PyObject* PythonRunner::FunctionOf(core::DefinedTemplate& what) {
   if (what.front_end) return static_cast<PyObject*>(what.front_end);
@@ -80,6 +86,15 @@ bool PythonRunner::Encode(PyObject* value, ObjectId id, core::TaskReturn& out, s
   Encoded encoded;
   encoded.bytes.swap(out.bytes);
   if (!EncodeValue(value, id, encoded)) return false;
+  if (inside.objects.size() > kMaxReferencesPerReturn) {
+    if (encoded.room.data) runtime_.Abandon(encoded.room);
+    PyErr_Format(
+        PyExc_ValueError,
+        "the value that task '%s' returned holds %zu references; at most %zu fit into one return value: return "
+        "lists of fewer references, put() together",
+        what_->name.c_str(), inside.objects.size(), kMaxReferencesPerReturn);
+    return false;
+  }
   out.contained.swap(inside.objects);  // their references go with the reply
   out.bytes.swap(encoded.bytes);
   out.room = encoded.room;

@@ -739,8 +739,9 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
   if (size > peer.channel->MaxFrameBytes()) {
     // Submit stores arguments that large; only a crowd of small ones passed by reference comes here.
     owner_->FailPushed(task->handle,
-                       "UnschedulableError\nthe values passed by reference to task '" + task->what->name +
-                           "' are together too large for one message; put them into one object with put()",
+                       "UnschedulableError\nthe arguments of task '" + task->what->name +
+                           "' do not fit into one message: they hold too many references, or there are too many of "
+                           "them; put them into an object with put(), or pass fewer at a time",
                        CoarseNowNs(), actions_);
     return true;
   }
