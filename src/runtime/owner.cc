@@ -204,6 +204,7 @@ void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
   if (object->id.owner == receiver || dead_.contains(receiver)) return;
   if (object->borrowed) {
     if (dead_.contains(object->id.owner)) return;
+    object->handed_on = true;
     out.push_back({.kind = ActionKind::kMention, .process = receiver, .number = 1, .id = object->id});
   } else {
     if (!object->borrowers) object->borrowers = new std::map<ProcessId, int64_t>();

@@ -91,6 +91,7 @@ struct Object {
   Object* next_dropped = nullptr;  // in the list of drops, which then holds the last local reference
   bool borrowed = false;
   bool fetching = false;  // borrowed: the owner was asked
+  bool handed_on = false;  // borrowed: the owner was sent word, through the daemon, of somebody we gave it to
   uint32_t mentions = 0;  // borrowed: how often the owner was told of us
   uint32_t waiters = 0;   // threads that want to be woken when it resolves
   uint32_t callbacks = 0;
@@ -227,6 +228,8 @@ class Owner {
   explicit Owner(ProcessId self) : self_(self) {}
   Owner(const Owner&) = delete;
   ~Owner();
+
+  ProcessId self() const { return self_; }
 
   // ---- set-up: interned for the life of the owner
   uint32_t InternShape(const ResourceAmounts& amounts);
