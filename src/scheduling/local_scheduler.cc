@@ -63,6 +63,15 @@ void LocalScheduler::Handle(const LeaseReturned& event, std::vector<SchedulerAct
   Decide(out);
 }
 
+void LocalScheduler::Handle(const GrantUndone& event, std::vector<SchedulerAction>& out) {
+  auto found = leases_.find(event.lease);
+  if (found == leases_.end() || found->second.claim.first != event.process) return;
+  workers_.at(found->second.worker).retired = true;
+  ++claims_.at(found->second.claim).wish;
+  EndLease(event.lease);
+  Decide(out);
+}
+
 void LocalScheduler::Handle(const WorkerBlocked& event, std::vector<SchedulerAction>& out) {
   auto worker = workers_.find(event.worker);
   if (worker == workers_.end() || worker->second.lease.value == 0) return;
@@ -93,7 +102,11 @@ void LocalScheduler::Handle(const WorkerRetired& event, std::vector<SchedulerAct
 void LocalScheduler::Handle(const ProcessLost& event, std::vector<SchedulerAction>& out) {
   if (processes_.erase(event.process) == 0) return;
   if (auto worker = workers_.find(event.process); worker != workers_.end()) {
-    if (worker->second.lease.value != 0) EndLease(worker->second.lease);
+    if (worker->second.lease.value != 0) {
+      ResourceLedger before = free_;
+      EndLease(worker->second.lease);
+      if (faults.keep_resources_of_dead_workers) free_ = before;
+    }
     workers_.erase(worker);
   }
   // What it held as a submitter is not free before the workers are gone: they may be in the middle of a task.
@@ -101,7 +114,7 @@ void LocalScheduler::Handle(const ProcessLost& event, std::vector<SchedulerActio
     if (lease.claim.first != event.process) continue;
     lease.claim.first = ProcessId{};
     lease.recalled = false;
-    out.emplace_back(KillWorker{lease.worker});
+    if (!faults.spare_workers_of_the_dead) out.emplace_back(KillWorker{lease.worker});
   }
   std::erase_if(claims_, [&](const ClaimEntry& entry) { return entry.first.first == event.process; });
   for (auto& [id, worker] : workers_) worker.earlier_holders.erase(event.process);
@@ -259,7 +272,7 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
     out.emplace_back(WantWorkers{wanted});
   }
   next_wakeup_ns_ = INT64_MAX;
-  if (!unmet.empty()) Recall(std::move(left), std::move(unmet), out);
+  if (!unmet.empty() && !faults.never_recall) Recall(std::move(left), std::move(unmet), out);
   if (demand != demand_) {
     demand_ = demand;
     out.emplace_back(SetDemand{demand});

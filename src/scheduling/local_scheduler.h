@@ -46,6 +46,10 @@ struct LeaseReturned {
   ProcessId process;
   LeaseId lease;
 };
+struct GrantUndone {  // the worker turned out to be ending, so the process was not told: its wish stands as before
+  ProcessId process;
+  LeaseId lease;
+};
 struct WorkerBlocked {
   ProcessId worker;
 };
@@ -100,11 +104,19 @@ class LocalScheduler {
     uint32_t max_workers = 1024;
   };
 
+  // Planted bugs, to show that the simulator finds them. All off outside the simulator's own tests.
+  struct Faults {
+    bool keep_resources_of_dead_workers = false;
+    bool spare_workers_of_the_dead = false;
+    bool never_recall = false;
+  };
+
   explicit LocalScheduler(Config config);
 
   void Handle(const ProcessJoined& event, std::vector<SchedulerAction>& out);
   void Handle(const LeasesRequested& event, std::vector<SchedulerAction>& out);
   void Handle(const LeaseReturned& event, std::vector<SchedulerAction>& out);
+  void Handle(const GrantUndone& event, std::vector<SchedulerAction>& out);
   void Handle(const WorkerBlocked& event, std::vector<SchedulerAction>& out);
   void Handle(const WorkerUnblocked& event, std::vector<SchedulerAction>& out);
   void Handle(const WorkerRetired& event, std::vector<SchedulerAction>& out);
@@ -127,6 +139,8 @@ class LocalScheduler {
   size_t lease_count() const { return leases_.size(); }
 
   void CheckInvariants() const;
+
+  Faults faults;
 
  private:
   // One process's interest in one shape: what it wishes and what it holds.
