@@ -141,6 +141,9 @@ def tree_reduce():
     title("Tree reduce")
     blocks, size = 32, 100_000
     with Timer() as timer:
+        weft.get([random_block.remote(seed, 1) for seed in range(4 * (os.cpu_count() or 1))])
+    report("the first tasks with arrays: each worker imports NumPy, once", duration(timer.seconds))
+    with Timer() as timer:
         layer = [random_block.remote(seed, size) for seed in range(blocks)]
         while len(layer) > 1:
             layer = [add.remote(a, b) for a, b in zip(layer[::2], layer[1::2])]

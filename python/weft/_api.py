@@ -39,7 +39,9 @@ _ARGUMENTS = (
 
 _lock = RLock()
 _context = None
-_hooks_installed = False
+_exit_hook_installed = False
+_fork_hooks_installed = False
+_forked = False  # this process is a fork of one that had a session
 
 
 class Context:
@@ -97,6 +99,11 @@ def init(
         _set_logging_level(logging_level)
 
     with _lock:
+        if _forked:
+            raise RuntimeError(
+                "this process was forked from one that uses weft and cannot start a session of its own; call weft in "
+                "the parent, or start this process by multiprocessing's 'spawn' method"
+            )
         if _core.is_started():
             if ignore_reinit_error and _context is not None:
                 return _context
@@ -215,10 +222,10 @@ def _set_logging_level(level) -> None:
 
 
 def _start(resources: dict, object_store_memory: int, log_to_driver: bool) -> dict:
-    global _hooks_installed
     from . import _events, _functions, _worker
 
-    environment = {name: value for name, value in os.environ.items() if "\0" not in name + value}
+    # Names and values travel as UTF-8; what is not UTF-8 (surrogates in Python's eyes) cannot, and stays behind.
+    environment = {name: value for name, value in os.environ.items() if _worker.is_text(name + value)}
     environment["WEFT_DRIVER"] = _worker.describe_driver()
     _functions.set_worker_path(sys.path + _worker.absolute_path(sys.path))
     _import_ahead()
@@ -233,14 +240,27 @@ def _start(resources: dict, object_store_memory: int, log_to_driver: bool) -> di
             "forward_output": log_to_driver,
         }
     )
-    if not _hooks_installed:
+    install_fork_hooks()
+    _install_exit_hook()
+    _events.start()
+    return started
+
+
+def _install_exit_hook() -> None:
+    global _exit_hook_installed
+    if not _exit_hook_installed:
         import atexit
 
         atexit.register(_shutdown_at_exit)
-        os.register_at_fork(after_in_child=_forget_after_fork)
-        _hooks_installed = True
-    _events.start()
-    return started
+        _exit_hook_installed = True
+
+
+def install_fork_hooks() -> None:
+    """What is to happen in a fork of this process, a driver or a worker."""
+    global _fork_hooks_installed
+    if not _fork_hooks_installed:
+        os.register_at_fork(before=_note_fork, after_in_child=_forget_after_fork)
+        _fork_hooks_installed = True
 
 
 def _import_ahead() -> None:
@@ -304,10 +324,19 @@ def _shutdown_at_exit() -> None:
         pass  # C++ ends the daemon in any case when this process goes
 
 
+_had_session = False
+
+
+def _note_fork() -> None:
+    global _had_session
+    _had_session = _core.is_started()
+
+
 def _forget_after_fork() -> None:
     """In a forked child there is no session: C++ raises for every call, and nothing here may act for the parent."""
-    global _context, _lock
+    global _context, _forked, _lock
     _context = None
+    _forked = _forked or _had_session
     _lock = RLock()
     events = sys.modules.get("weft._events")
     if events is not None:

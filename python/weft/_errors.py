@@ -34,7 +34,10 @@ __all__ = [
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made by a class statement, not written in C
-_MAX_TEXT = 1 << 20  # of traceback and message: an exception must not become the largest object of a program
+# An error travels inside one frame (src/transport/ring.h allows 256 kB): it must arrive also when the store is full.
+_MAX_TEXT = 20_000  # characters of the traceback, and of the message
+_MAX_BODY = 40_000  # bytes of the pickled exception; of a larger one only the text of its large parts is sent
+_MAX_PART = 2_000  # characters of the text of such a part
 _INTERNAL = "_weft_packed"
 
 
@@ -147,18 +150,23 @@ def _dump_body(exc: BaseException) -> bytes:
     if _pickles_itself(cls):
         try:
             data = dumps_closed(("whole", exc))
-            if type(pickle.loads(data)[1]) is cls:
+            if len(data) <= _MAX_BODY and type(pickle.loads(data)[1]) is cls:
                 return data
         except Exception:
             pass  # its class is worth more than its own way of pickling, so go on without that
     args = exc.args if isinstance(exc.args, tuple) else ()
     state = ("parts", cls, args, _members(exc), dict(getattr(exc, "__dict__", {})))
     try:
-        return dumps_closed(state)
+        data = dumps_closed(state)
+        if len(data) <= _MAX_BODY:
+            return data
     except Exception:
-        # Something in it cannot be pickled. Keep what can, and the text of what cannot.
-        dumps_closed(cls)
-        return dumps_closed(("parts", cls, tuple(map(_or_text, args)), _salvaged(state[3]), _salvaged(state[4])))
+        dumps_closed(cls)  # raises if it is the class that cannot be pickled
+    # Something in it cannot be pickled or is large. Keep what is not, and the text of what is.
+    data = dumps_closed(("parts", cls, tuple(map(_or_text, args)), _salvaged(state[3]), _salvaged(state[4])))
+    if len(data) > _MAX_BODY:
+        raise ValueError(f"it is too large ({len(data)} bytes)")
+    return data
 
 
 def _pickles_itself(cls: type) -> bool:
@@ -193,13 +201,15 @@ def _or_text(value):
     from ._serialization import dumps_closed
 
     try:
-        dumps_closed(value)
-        return value
+        if len(dumps_closed(value)) <= _MAX_PART:
+            return value
     except Exception:
-        try:
-            return repr(value)[:10_000]
-        except Exception:
-            return f"<{type(value).__name__} object>"
+        pass
+    try:
+        text = value if isinstance(value, str) else repr(value)
+    except Exception:
+        text = f"<{type(value).__name__} object>"
+    return text if len(text) <= _MAX_PART else text[: _MAX_PART - 3] + "..."
 
 
 def _salvaged(values: dict) -> dict:
@@ -339,7 +349,8 @@ def _class_for(cls: type) -> type:
     if made is None:
         namespace = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
         # type.__new__ and not the class's own metaclass call: that may register, refuse or want arguments.
-        made = type.__new__(type(cls), cls.__name__, (_Carrier, cls, TaskError), namespace)
+        bases = (_Carrier, TaskError) if issubclass(TaskError, cls) else (_Carrier, cls, TaskError)
+        made = type.__new__(type(cls), cls.__name__, bases, namespace)
         if len(_classes) > 1000:  # classes defined in a loop must not pile up for ever
             _classes.clear()
         _classes[cls] = made

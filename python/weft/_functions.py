@@ -30,6 +30,7 @@ def set_worker_path(path: list) -> None:
 def export(function) -> tuple:
     """(key of 16 bytes, payload, name). Raises TypeError that names what cannot be pickled."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
+    name = name.rpartition("<locals>.")[2]
     body = _dump(function, name)
     extra_path = [entry for entry in sys.path if isinstance(entry, str) and entry not in _worker_path]
     payload = pickle.dumps((body, [os.path.abspath(entry) for entry in extra_path], _sources(function)), 5)

@@ -40,6 +40,8 @@ def await_ref(ref):
     The events thread only wakes the loop; the value is taken by the coroutine that waits, so that it is never made
     for a waiter that was cancelled.
     """
+    if _core.is_ready(ref):
+        return _core.get(ref, None)
     import asyncio
 
     loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ __all__ = ["rebuild", "refuse_direct_call", "remote", "with_options"]
 
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # co_flags, as in inspect (which is slow to import)
 _DEFAULT_OPTIONS = TaskOptions()
+_MAX_COPIES = 32  # remembered per remote function
 
 
 def remote(*args, **options):
@@ -38,8 +39,8 @@ def _make(function, options: TaskOptions):
     return _wrap(function, options)
 
 
-def _wrap(function, options: TaskOptions):
-    wrapped = _core.RemoteFunction(function, options)
+def _wrap(function, options: TaskOptions, exported=None):
+    wrapped = _core.RemoteFunction(function, options, exported)
     attributes = wrapped.__dict__
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         value = getattr(function, name, None)
@@ -96,10 +97,27 @@ def _check(function) -> None:
 
 
 def with_options(remote_function, given: dict):
-    """`f.options(**given)`: the same function with other options. Called by C++."""
-    changed = _wrap(remote_function._function, remote_function._options.merged(given))
+    """`f.options(**given)`: the same function with other options. Called by C++.
+
+    The copies are remembered, because `f.options(...).remote(...)` in a loop must not export the function each time.
+    """
+    copies = remote_function.__dict__.setdefault("_weft_copies", {})
+    try:
+        key = tuple((option, type(value), value) for option, value in given.items())
+        known = copies.get(key)
+    except TypeError:  # a dict or list among them: not remembered
+        key = known = None
+    if known is not None:
+        return known
+    options = remote_function._options.merged(given)
+    changed = _wrap(remote_function._function, options, getattr(remote_function, "_exported", None))
     for name, value in remote_function.__dict__.items():
-        changed.__dict__.setdefault(name, value)  # what the user set on it
+        if name != "_weft_copies":
+            changed.__dict__.setdefault(name, value)  # what the user set on it
+    if key is not None:
+        if len(copies) >= _MAX_COPIES:
+            copies.clear()
+        copies[key] = changed
     return changed
 
 

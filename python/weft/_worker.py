@@ -24,8 +24,17 @@ ZYGOTE_PROGRAM = (
 
 def describe_driver() -> str:
     """What a worker needs to know of the driver's interpreter. Called by init."""
-    argv = [str(item).replace("\0", "") for item in getattr(sys, "argv", [])]
-    return "\x1f".join(absolute_path(sys.path)) + "\x1e" + "\x1f".join(argv)
+    argv = [str(item).encode("utf-8", "backslashreplace").decode() for item in getattr(sys, "argv", [])]
+    path = filter(is_text, absolute_path(sys.path))
+    return ("\x1f".join(path) + "\x1e" + "\x1f".join(argv)).replace("\0", "")
+
+
+def is_text(text: str) -> bool:
+    """Whether it can be sent to the daemon as UTF-8."""
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def absolute_path(path) -> list:
@@ -79,10 +88,10 @@ def _prepare() -> None:
     main_module = types.ModuleType("__main__")
     main_module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main_module
-    # Lines reach the driver when they are written, and no character can make print raise.
+    # Lines reach the driver when they are written, in the encoding that it expects, and no character makes print raise.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
     # The stack of a task that segfaults, shown at the driver.
     if sys.stderr is not None:
         faulthandler.enable(file=sys.stderr, all_threads=False)
@@ -90,8 +99,9 @@ def _prepare() -> None:
     # so that programs started by tasks are not deaf to it.
     signal.signal(signal.SIGINT, lambda signum, frame: None)
 
-    from . import _functions
+    from . import _api, _functions
 
+    _api.install_fork_hooks()
     _functions.set_worker_path(sys.path)
 
 

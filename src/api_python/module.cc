@@ -1,7 +1,6 @@
 // `weft._core`: the functions of the extension, and what the types share.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cmath>
@@ -27,8 +26,25 @@ uint64_t g_views = 0;
 
 namespace {
 
-// Sessions that have ended while arrays still look into their memory.
+// Sessions that have ended while arrays still look into their memory, or calls are on their way out.
 std::vector<Runtime*> g_ended;
+
+void DeleteEnded() {
+  if (g_views > 0) return;
+  std::erase_if(g_ended, [](Runtime* ended) {
+    if (ended->users.load() > 0) return false;
+    delete ended;
+    return true;
+  });
+}
+
+// A call that leaves the GIL while it uses the runtime, which another thread may shut down meanwhile.
+struct Inside {
+  explicit Inside(Runtime* r) : runtime(r) { ++runtime->users; }
+  ~Inside() { --runtime->users; }
+  Runtime* runtime;
+};
+
 uint32_t g_stamp = 0;
 
 }  // namespace
@@ -65,11 +81,26 @@ Runtime* NeedRuntime() {
   return g_runtime;
 }
 
+namespace {
+
+// The exception was raised by a helper of ours; the user's traceback begins at the user's call.
+void ForgetOurFrames() {
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  if (value) PyException_SetTraceback(value, Py_None);
+  Py_XDECREF(traceback);
+  PyErr_Restore(type, value, nullptr);
+}
+
+}  // namespace
+
 void RaiseTaskError(std::string_view payload) {
   PyObject* raise = Callback("weft._errors", "raise_task_error");
   if (!raise) return;
   Owned never(PyObject_CallFunction(raise, "y#", payload.data(), static_cast<Py_ssize_t>(payload.size())));
   if (never) PyErr_SetString(PyExc_SystemError, "raise_task_error returned");
+  ForgetOurFrames();
 }
 
 void RaiseSystemError(std::string_view name_and_message) {
@@ -80,6 +111,7 @@ void RaiseSystemError(std::string_view name_and_message) {
   Owned never(PyObject_CallFunction(raise, "s#s#", name_and_message.data(), static_cast<Py_ssize_t>(end),
                                     message.data(), static_cast<Py_ssize_t>(message.size())));
   if (never) PyErr_SetString(PyExc_SystemError, "raise_system_error returned");
+  ForgetOurFrames();
 }
 
 void RaiseCoreError(const core::Error& error) {
@@ -144,6 +176,7 @@ PyObject* Put(PyObject*, PyObject* value) {
 }
 
 PyObject* ValueOf(Runtime* runtime, Object* object) {
+  Inside inside(runtime);
   for (;;) {
     core::Result<core::ValueView> view = core::Error{};
     if (object->value.kind() == core::ValueKind::kStored) {
@@ -175,6 +208,7 @@ PyObject* ValueOf(Runtime* runtime, Object* object) {
 
 // False with an exception set, unless all is ready.
 bool WaitForObjects(Runtime* runtime, const std::vector<Object*>& objects, int64_t deadline, PyObject* timeout) {
+  Inside inside(runtime);
   for (;;) {
     core::WaitOutcome outcome;
     Py_BEGIN_ALLOW_THREADS outcome = runtime->WaitForAll(objects, deadline);
@@ -235,11 +269,10 @@ PyObject* Get(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwna
   if (IsRef(refs)) {
     Object* object = ObjectOf(refs);
     if (!object) return nullptr;
-    if (!object->resolved()) {
-      bool ok;
-      int64_t deadline = DeadlineOf(timeout, &ok);
-      if (!ok || !WaitForObjects(runtime, {object}, deadline, timeout)) return nullptr;
-    }
+    bool ok = true;
+    int64_t deadline = timeout ? DeadlineOf(timeout, &ok) : -1;
+    if (!ok) return nullptr;
+    if (!object->resolved() && !WaitForObjects(runtime, {object}, deadline, timeout)) return nullptr;
     return ValueOf(runtime, object);
   }
   if (!PyList_Check(refs) && !PyTuple_Check(refs)) return NotARef("get()", refs);
@@ -350,6 +383,7 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
   if (ready_count(wanted) < wanted) {
     std::vector<Object*> objects(static_cast<size_t>(count));
     for (Py_ssize_t i = 0; i < count; ++i) objects[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
+    Inside inside(runtime);
     for (bool again = true; again;) {
       again = false;
       core::WaitOutcome outcome;
@@ -397,17 +431,31 @@ core::ResourceAmounts Resources(nb::dict resources) {
   return amounts;
 }
 
+// Paths and environment variables may hold any bytes.
+std::string FileSystemText(nb::handle text) {
+  Owned bytes(PyUnicode_EncodeFSDefault(text.ptr()));
+  if (!bytes) throw nb::python_error();
+  return {PyBytes_AS_STRING(bytes.get()), static_cast<size_t>(PyBytes_GET_SIZE(bytes.get()))};
+}
+
+std::vector<std::string> FileSystemTexts(nb::list texts) {
+  std::vector<std::string> result;
+  for (nb::handle text : texts) result.push_back(FileSystemText(text));
+  return result;
+}
+
 nb::dict Start(nb::dict config) {
   if (g_runtime) throw nb::value_error("a session is open already");
+  DeleteEnded();
   core::SessionOptions options;
-  options.daemon_path = nb::cast<std::string>(config["daemon"]);
+  options.daemon_path = FileSystemText(config["daemon"]);
   options.open.pid = getpid();
   options.open.resources = Resources(nb::cast<nb::dict>(config["resources"]));
   options.open.object_store_bytes = nb::cast<uint64_t>(config["object_store_memory"]);
   options.open.python_workers = 1;
-  options.open.worker_command = nb::cast<std::vector<std::string>>(config["worker_command"]);
-  options.open.environment = nb::cast<std::vector<std::string>>(config["environment"]);
-  options.open.working_directory = nb::cast<std::string>(config["working_directory"]);
+  options.open.worker_command = FileSystemTexts(nb::cast<nb::list>(config["worker_command"]));
+  options.open.environment = FileSystemTexts(nb::cast<nb::list>(config["environment"]));
+  options.open.working_directory = FileSystemText(config["working_directory"]);
   options.open.forward_output = nb::cast<bool>(config["forward_output"]) ? 1 : 0;
   core::Result<std::unique_ptr<Runtime>> runtime = core::Error{};
   {
@@ -434,22 +482,29 @@ void Stop() {
     runtime->Stop();
   }
   g_ended.push_back(runtime);
-  if (g_views == 0) {
-    for (Runtime* ended : g_ended) delete ended;
-    g_ended.clear();
-  }
+  DeleteEnded();
 }
 
 nb::object NextEvent() {
-  Runtime* runtime = g_runtime;
-  if (!runtime) return nb::none();
+  // A thread that takes events stays with the session it began with, to its last event.
+  static thread_local Runtime* runtime = nullptr;
+  if (!runtime) {
+    if (!g_runtime) return nb::none();
+    runtime = g_runtime;
+    ++runtime->users;
+  }
   core::RuntimeEvent event;
   bool more;
   {
     nb::gil_scoped_release release;
     more = runtime->NextEvent(&event);
   }
-  if (!more) return nb::none();
+  if (!more || (event.kind == core::RuntimeEvent::kReady && runtime != g_runtime)) {
+    --runtime->users;
+    runtime = nullptr;
+    DeleteEnded();
+    return nb::none();
+  }
   if (event.kind == core::RuntimeEvent::kOutput) {
     nb::object text = nb::steal(PyUnicode_DecodeUTF8(event.text.data(), static_cast<Py_ssize_t>(event.text.size()),
                                                      "replace"));
@@ -474,15 +529,18 @@ bool IsReady(nb::object ref) {
   return object->resolved();
 }
 
-nb::object RestoreReference(uint64_t owner, uint64_t index) {
+// A plain function, because a pickle names it.
+PyObject* RestoreReference(PyObject*, PyObject* args) {
+  unsigned long long owner, index;
+  if (!PyArg_ParseTuple(args, "KK", &owner, &index)) return nullptr;
   Runtime* runtime = NeedRuntime();
-  if (!runtime) throw nb::python_error();
+  if (!runtime) return nullptr;
   Object* object = runtime->FindReference({{owner}, index});
   if (!object) {
     RaiseSystemError("ObjectLostError\na value refers to an object that no longer exists");
-    throw nb::python_error();
+    return nullptr;
   }
-  return nb::steal(NewRef(object, true));
+  return NewRef(object, true);
 }
 
 nb::object Empty(uint32_t dimensions, uint64_t nbytes) {
@@ -526,6 +584,7 @@ PyMethodDef fast_methods[] = {
      "get(refs, timeout=None): the value of a reference, or the values of a list of references."},
     {"wait", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Wait)), METH_VARARGS | METH_KEYWORDS,
      "wait(refs, *, num_returns=1, timeout=None, fetch_local=True): (ready, not ready)."},
+    {"_restore_reference", RestoreReference, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -543,7 +602,6 @@ NB_MODULE(_core, m) {
   m.def("next_event", &NextEvent);
   m.def("call_when_ready", &CallWhenReady);
   m.def("is_ready", &IsReady);
-  m.def("_restore_reference", &RestoreReference);
   m.def("empty", &Empty);
   m.def("run_worker", &RunWorker);
   m.def("stats", &Stats);

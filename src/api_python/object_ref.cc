@@ -32,7 +32,8 @@ PyObject* HexMethod(PyObject* self, PyObject*) { return PyUnicode_FromString(Hex
 PyObject* Binary(PyObject* self, PyObject*) {
   Object* object = ObjectOf(self);
   if (!object) return nullptr;
-  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(&object->id), sizeof object->id);
+  const uint64_t words[2] = {__builtin_bswap64(object->id.owner.value), __builtin_bswap64(object->id.index)};
+  return PyBytes_FromStringAndSize(reinterpret_cast<const char*>(words), sizeof words);
 }
 
 Py_hash_t Hash(PyObject* self) {

@@ -12,7 +12,13 @@ PyObject* PythonRunner::FunctionOf(core::DefinedTemplate& what) {
   if (!loaded) {
     PyObject* load = Callback("weft._functions", "load");
     if (!load) return nullptr;
-    loaded = PyObject_CallFunction(load, "y#", what.body.data(), static_cast<Py_ssize_t>(what.body.size()));
+    std::string_view body = what.body;
+    if (what.stored_body.size > 0) {
+      auto data = runtime_.MapStored(what.stored_body);
+      if (!data) return RaiseCoreError(data.error()), nullptr;
+      body = {reinterpret_cast<const char*>(*data), what.stored_body.size};
+    }
+    loaded = PyObject_CallFunction(load, "y#", body.data(), static_cast<Py_ssize_t>(body.size()));
     if (!loaded) {
       loaded_.erase(what.key);
       return nullptr;

@@ -155,7 +155,10 @@ bool Prepare(RemoteFunctionObject* f, Runtime* runtime) {
   if (what.name.empty()) what.name = name;
   what.num_returns = static_cast<uint32_t>(num_returns);
   what.max_retries = static_cast<int32_t>(max_retries);
-  what.function = runtime->InternFunction(key, name, std::string(body, static_cast<size_t>(body_size)));
+  core::Result<const core::Function*> function = nullptr;
+  Py_BEGIN_ALLOW_THREADS function = runtime->InternFunction(key, name, {body, static_cast<size_t>(body_size)});
+  Py_END_ALLOW_THREADS if (!function) return RaiseCoreError(function.error()), false;
+  what.function = *function;
   f->what = runtime->InternTemplate(std::move(what), shape);
   f->epoch = g_epoch;
   return true;

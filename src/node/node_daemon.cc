@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -40,6 +41,10 @@ constexpr int kReceivesPerTurn = 8;
 // closed its descriptors needs; then its death is announced in any case. In sum well under a second.
 constexpr int64_t kStatusWaitNs = 150 * kMs;
 constexpr int64_t kKillWaitNs = 300 * kMs;
+// How long workers may take to leave in order after the driver's farewell; user code may have exit handlers.
+constexpr int64_t kLeaveNs = 150 * kMs;
+// How long a driver that has said farewell may take to read the last output.
+constexpr int64_t kFarewellNs = 200 * kMs;
 constexpr size_t kMaxShapes = 256;
 constexpr size_t kMaxRememberedDeaths = 4096;
 // A zygote that dies without a request is replaced at once, but not more often than this.
@@ -100,7 +105,8 @@ int NodeDaemon::Run() {
     loop_.Wait(NextDeadline());
     int64_t now = NowNs();
     CheckClosing();
-    if (scheduler_ && !ended_) {
+    LeaveWhenAlone();
+    if (scheduler_ && !ended_ && leaving_until_ns_ == 0) {
       scheduler_->Handle(TimePassed{now}, scheduler_actions_);
       Settle();
       pool_->TimePassed(now, pool_actions_);
@@ -119,11 +125,12 @@ int NodeDaemon::Run() {
 
 int64_t NodeDaemon::NextDeadline() const {
   int64_t next = INT64_MAX;
+  if (leaving_until_ns_ != 0) next = leaving_until_ns_;
   for (ProcessId id : closing_) {
     const auto& process = *processes_.at(id);
     next = std::min(next, process.closing_since_ns + (process.kill_sent ? kStatusWaitNs + kKillWaitNs : kStatusWaitNs));
   }
-  if (scheduler_) {
+  if (scheduler_ && leaving_until_ns_ == 0) {
     next = std::min({next, scheduler_->next_wakeup_ns(), pool_->next_wakeup_ns()});
     next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
   }
@@ -258,18 +265,21 @@ void NodeDaemon::Handle(Process& process, WorkerReady& message) {
     return Refuse(process, "speaks protocol version " + std::to_string(message.protocol));
   }
   process.claimed_pid = message.pid;
-  // Its zygote may have died before it could tell the number. Believed only if it is really our child.
-  if (process.pid == 0 && !zygote_ && message.pid > 0 && !pids_.contains(message.pid)) {
-    siginfo_t info{};
-    if (::waitid(P_PID, static_cast<id_t>(message.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0) {
-      process.pid = message.pid;
-      pids_[message.pid] = process.id;
-    }
-  }
+  if (!process.zygote_end.empty()) AdoptClaimedPid(process);
   if (!Welcomed(process)) return Refuse(process, "found no descriptors left");
   process.last_stderr.clear();
   pool_->WorkerBecameReady(process.id, NowNs());
   scheduler_->Handle(ProcessJoined{process.id, true}, scheduler_actions_);
+}
+
+void NodeDaemon::AdoptClaimedPid(Process& process) {
+  // Its zygote has died before it could tell the number. Believed only if it is really our child: we might kill it.
+  pid_t pid = process.claimed_pid;
+  if (process.pid != 0 || pid <= 0 || pids_.contains(pid)) return;
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return;
+  process.pid = pid;
+  pids_[pid] = process.id;
 }
 
 void NodeDaemon::Handle(Process& process, RequestLeases& message) {
@@ -327,10 +337,8 @@ void NodeDaemon::Handle(Process& process, RouteTo& message) {
                       : message.to.value > last_number_ ? "it never existed"
                                                         : "it has ended";
     // A process that is closing will be announced; the answer then comes twice, which does no harm.
-    return Send(process, ProcessDied{message.to, std::move(how)});
+    return Send(process, ProcessDied{message.to, 0, std::move(how)});
   }
-  process.acquaintances.insert(target->id);
-  target->acquaintances.insert(process.id);
   Forward(process, *target, Routed{process.id, std::move(message.payload)});
 }
 
@@ -351,6 +359,33 @@ void NodeDaemon::Handle(Process& process, FreeObjects& message) {
 
 void NodeDaemon::Handle(Process& process, Farewell&) {
   if (!process.is_driver) return Refuse(process, "said farewell, which only a driver does");
+  if (leaving_until_ns_ != 0) return;
+  leaving_until_ns_ = NowNs() + kLeaveNs;
+  for (auto& [id, other] : processes_) {
+    if (!other->is_driver && other->stage == Process::Stage::kReady) Send(*other, Exit{.now = 1});
+  }
+}
+
+// After the farewell: ends the session when all workers have left, or had their time.
+void NodeDaemon::LeaveWhenAlone() {
+  if (leaving_until_ns_ == 0 || ended_) return;
+  bool alone = true;
+  Process* driver = nullptr;
+  for (auto& [id, process] : processes_) {
+    if (process->is_driver) driver = process.get();
+    alone = alone && (process->is_driver || process->stage == Process::Stage::kConnecting);
+  }
+  if (!alone && NowNs() < leaving_until_ns_) return;
+  // What was printed before still reaches the driver, which reads until we close.
+  for (auto& [number, pipe] : pipes_) {
+    PumpOutput(pipe, 1 << 20);
+    if (std::string rest = pipe.lines.TakeRest(); !rest.empty()) ForwardOutput(pipe, std::move(rest));
+  }
+  int64_t deadline = NowNs() + kFarewellNs;
+  while (driver && driver->stream->Flush() && driver->stream->queued_bytes() > 0 && NowNs() < deadline) {
+    pollfd waiting{driver->stream->fd(), POLLOUT, 0};
+    ::poll(&waiting, 1, 10);
+  }
   EndSession(0);
 }
 
@@ -381,18 +416,24 @@ void NodeDaemon::FlushAll() {
         Refuse(*process, "does not read what is sent to it");
         continue;
       }
-      if (queued < kMaxQueuedBytes / 2) {
-        for (auto& [other_id, other] : processes_) {
-          if (other->waits_for.erase(id) == 0 || !other->waits_for.empty()) continue;
-          UpdateInterest(*other);
-          ReadFrom(*other, false);  // what it sent before it was stopped lies in our buffer already
-        }
-      }
-      if (process = Find(id); process == nullptr) continue;
+      if (queued < kMaxQueuedBytes / 2) ResumeSendersTo(id);
       // Nobody reads at the other end any more. What it had sent is read first.
       if (!sent) ReadFrom(*process, true);
       if (process = Find(id); process != nullptr) UpdateInterest(*process);
     }
+  }
+}
+
+void NodeDaemon::ResumeSendersTo(ProcessId target) {
+  std::vector<ProcessId> resumed;
+  for (auto& [id, process] : processes_) {
+    if (process->waits_for.erase(target) > 0 && process->waits_for.empty()) resumed.push_back(id);
+  }
+  for (ProcessId id : resumed) {
+    auto* process = Find(id);
+    if (process == nullptr || process->stage == Process::Stage::kClosing) continue;
+    UpdateInterest(*process);
+    ReadFrom(*process, false);  // what it sent before it was stopped lies in our buffer already
   }
 }
 
@@ -426,11 +467,11 @@ void NodeDaemon::Settle() {
 void NodeDaemon::Perform(const GrantLease& action) {
   auto* submitter = Find(action.process);
   auto* worker = Find(action.worker);
-  // Both are known to the scheduler, but one of them may have ended since it decided.
-  bool alive = submitter != nullptr && worker != nullptr && submitter->stage == Process::Stage::kReady &&
-               worker->stage == Process::Stage::kReady;
-  if (scheduler_->IsLeased(action.worker)) pool_->WorkerWasLeased(action.worker);
-  if (!alive) return;  // its burial ends the lease
+  WEFT_CHECK(submitter != nullptr && worker != nullptr, "the scheduler knows the living only");
+  pool_->WorkerWasLeased(action.worker);
+  // If the submitter is closing, its burial ends the lease. If the worker is, the submitter gets the lease all the same
+  // and then hears of the death like of any other: a wish never vanishes.
+  if (submitter->stage != Process::Stage::kReady) return;
   if (!OpenChannel(*submitter, *worker)) {
     pool_->WorkerWasFreed(action.worker, NowNs());
     scheduler_->Handle(LeaseReturned{action.process, action.lease}, scheduler_actions_);
@@ -442,7 +483,7 @@ void NodeDaemon::Perform(const GrantLease& action) {
 }
 
 bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
-  if (submitter.peers.contains(worker.id)) return true;
+  if (submitter.peers.contains({worker.id, true})) return true;
   auto memory = CreateChannelMemory();
   if (!memory) return false;
   auto submitter_slot = TakeSlot(submitter);
@@ -453,8 +494,8 @@ bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
     return false;
   }
   SharedFd shared = ShareFd(std::move(*memory));
-  submitter.peers[worker.id] = Peer{*submitter_slot, *worker_slot};
-  worker.peers[submitter.id] = Peer{*worker_slot, *submitter_slot};
+  submitter.peers[{worker.id, true}] = Peer{*submitter_slot, *worker_slot};
+  worker.peers[{submitter.id, false}] = Peer{*worker_slot, *submitter_slot};
   Send(worker, ChannelOpened{submitter.id, *worker_slot, *submitter_slot, 0}, {shared, submitter.doorbell_fd});
   Send(submitter, ChannelOpened{worker.id, *submitter_slot, *worker_slot, 1}, {shared, worker.doorbell_fd});
   return true;
@@ -489,6 +530,7 @@ void NodeDaemon::Perform(const SetDemand& action) {
       scheduler_->Handle(WorkerBlocked{id}, scheduler_actions_);
     }
   }
+  if (action.on) scheduler_->Handle(BlockedFlagsRead{}, scheduler_actions_);
 }
 
 void NodeDaemon::Perform(const KillWorker& action) {
@@ -504,6 +546,7 @@ void NodeDaemon::RereadBlockedFlags() {
 }
 
 void NodeDaemon::Perform(const StartWorker& action) {
+  if (leaving_until_ns_ != 0) return;
   last_number_ = std::max(last_number_, action.worker.value);
   if (Status status = Launch(action.worker); !status.ok()) {
     pool_->WorkerEnded(action.worker, status.error().message, NowNs(), pool_actions_);
@@ -585,7 +628,7 @@ Status NodeDaemon::Launch(ProcessId worker) {
   process->stream = std::make_unique<MessageStream>(std::move(sockets->first));
   auto watch = loop_.Add(process->stream->fd(), EPOLLIN,
                          [this, worker](uint32_t events) { OnProcessEvent(worker, events); });
-  WEFT_CHECK(watch.ok(), "a new socket can be watched");
+  if (!watch) return watch.error();  // the worker ends when its socket closes
   process->watch = *watch;
   if (pid != 0) pids_[pid] = worker;
   processes_[worker] = std::move(process);
@@ -596,7 +639,10 @@ Status NodeDaemon::Launch(ProcessId worker) {
 }
 
 Status NodeDaemon::EnsureZygote() {
-  if (zygote_) return Status();
+  if (zygote_) {
+    if (zygote_watch_ != 0) return Status();
+    return Error{ErrorKind::kGone, "the Python program that starts workers has just ended"};
+  }
   ChildProgram program;
   program.command = session_->worker_command;
   program.environment = session_->environment;
@@ -604,19 +650,17 @@ Status NodeDaemon::EnsureZygote() {
   program.die_with_parent = true;
   auto zygote = Zygote::Start(std::move(program));
   if (!zygote) return zygote.error();
-  zygote_ = std::move(*zygote);
-  zygote_started_ns_ = NowNs();
-  zygote_end_.clear();
-  auto watch = loop_.Add(zygote_->fd(), EPOLLIN, [this](uint32_t) { OnZygoteEvent(); });
-  WEFT_CHECK(watch.ok(), "a new socket can be watched");
-  zygote_watch_ = *watch;
-  auto output = loop_.Add(zygote_->output_fd(), EPOLLIN, [this](uint32_t) {
+  auto watch = loop_.Add((*zygote)->fd(), EPOLLIN, [this](uint32_t) { OnZygoteEvent(); });
+  if (!watch) return watch.error();  // it ends when its socket closes
+  auto output = loop_.Add((*zygote)->output_fd(), EPOLLIN, [this](uint32_t) {
     if (zygote_->ReadOutput()) return;
     loop_.Remove(zygote_output_watch_);
     zygote_output_watch_ = 0;
   });
-  WEFT_CHECK(output.ok(), "a new pipe can be watched");
-  zygote_output_watch_ = *output;
+  zygote_ = std::move(*zygote);
+  zygote_started_ns_ = NowNs();
+  zygote_watch_ = *watch;
+  zygote_output_watch_ = output ? *output : 0;
   return Status();
 }
 
@@ -655,10 +699,15 @@ void NodeDaemon::OnZygoteEvent() {
 void NodeDaemon::ZygoteEnded(int status) {
   if (zygote_watch_ != 0) OnZygoteEvent();  // its last reports
   zygote_->ReadOutput();
-  zygote_end_ = "the Python program that starts workers (" + session_->worker_command[0] + ") " + DescribeExit(status);
+  std::string how = "the Python program that starts workers (" + session_->worker_command[0] + ") " + DescribeExit(status);
   std::string words = zygote_->last_output();
   while (!words.empty() && words.back() == '\n') words.pop_back();
-  if (!words.empty()) zygote_end_ += "; it said:\n" + words;
+  if (!words.empty()) how.append("; it said:\n").append(words);
+  for (auto& [id, process] : processes_) {
+    if (process->is_driver || process->pid != 0) continue;
+    process->zygote_end = how;
+    AdoptClaimedPid(*process);
+  }
   if (zygote_watch_ != 0) loop_.Remove(zygote_watch_);
   if (zygote_output_watch_ != 0) loop_.Remove(zygote_output_watch_);
   zygote_watch_ = zygote_output_watch_ = 0;
@@ -714,6 +763,8 @@ void NodeDaemon::BeginClosing(Process& process) {
   closing_.insert(process.id);
   loop_.Remove(process.watch);
   process.watch = 0;
+  // No leases for it any more, if it is idle. If it is leased, the lease ends with the burial.
+  if (scheduler_->IsIdle(process.id)) scheduler_->Handle(WorkerRetired{process.id}, scheduler_actions_);
 }
 
 void NodeDaemon::CheckClosing() {
@@ -723,7 +774,7 @@ void NodeDaemon::CheckClosing() {
     auto* process = Find(id);
     if (process == nullptr) continue;
     // It was never forked: the zygote is gone, and its end explains it.
-    bool never_was = process->pid == 0 && process->claimed_pid == 0 && session_->python_workers != 0 && !zygote_;
+    bool never_was = process->pid == 0 && process->claimed_pid == 0 && !process->zygote_end.empty();
     int64_t age = now - process->closing_since_ns;
     if (never_was || age >= kStatusWaitNs + kKillWaitNs) {
       Bury(id);
@@ -739,8 +790,8 @@ std::string NodeDaemon::DescribeDeath(const Process& process) const {
   std::string how;
   if (process.exit_status) {
     how = DescribeExit(*process.exit_status);
-  } else if (process.pid == 0 && !zygote_end_.empty()) {
-    how = zygote_end_;
+  } else if (process.pid == 0 && !process.zygote_end.empty()) {
+    how = process.zygote_end;
   } else {
     how = "lost its connection to the node daemon";
   }
@@ -752,6 +803,8 @@ void NodeDaemon::Bury(ProcessId id) {
   auto* process = Find(id);
   // What it sent and printed before it died counts. Its messages may make others die, so look again after each step.
   if (process->stage != Process::Stage::kClosing) ReadFrom(*process, true);
+  // Decisions that name it are carried out while it can still be found: a grant on it must be heard of before its death.
+  Settle();
   if (ended_ || (process = Find(id)) == nullptr) return;
   for (auto entry = pipes_.begin(); entry != pipes_.end();) {
     auto& pipe = entry->second;
@@ -775,27 +828,18 @@ void NodeDaemon::Bury(ProcessId id) {
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) why_not_started += "; it said:\n" + words;
 
-  std::set<ProcessId> concerned = process->acquaintances;
-  for (const auto& [peer_id, peer] : process->peers) {
-    concerned.insert(peer_id);
-    if (auto* other = Find(peer_id)) {
-      other->peers.erase(id);
+  for (const auto& [key, peer] : process->peers) {
+    if (auto* other = Find(key.first)) {
+      other->peers.erase({id, !key.second});
       other->freed_slots.push_back(peer.peer_slot);
     }
   }
-  for (ProcessId other_id : concerned) {
-    auto* other = Find(other_id);
-    if (other == nullptr) continue;
-    other->acquaintances.erase(id);
-    Send(*other, ProcessDied{id, how});
+  // Everybody hears of it: an owner may count the dead as a borrower by the word of a third process alone.
+  for (auto& [other_id, other] : processes_) {
+    if (other_id == id || other->stage != Process::Stage::kReady) continue;
+    Send(*other, ProcessDied{id, process->pid, how});
     // The dead may have been about to wake it.
     if (other->doorbell) other->doorbell->WakeAll();
-  }
-  for (auto& [other_id, other] : processes_) {
-    if (other->waits_for.erase(id) > 0) {
-      UpdateInterest(*other);
-      if (other->waits_for.empty()) unflushed_.insert(other_id);
-    }
   }
   if (process->watch != 0) loop_.Remove(process->watch);
   if (process->pid != 0) pids_.erase(process->pid);
@@ -811,6 +855,7 @@ void NodeDaemon::Bury(ProcessId id) {
   scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
   pool_->WorkerEnded(id, why_not_started, now, pool_actions_);
   Settle();
+  ResumeSendersTo(id);
 }
 
 void NodeDaemon::EndSession(int exit_code) {
@@ -868,8 +913,7 @@ void NodeDaemon::WatchOutput(ProcessId worker, bool is_stderr, UniqueFd fd) {
   pipe.fd = std::move(fd);
   if (output_paused_) return;  // watched when output goes on
   auto watch = loop_.Add(pipe.fd.get(), EPOLLIN, [this, number](uint32_t) { OnOutput(number); });
-  WEFT_CHECK(watch.ok(), "a new pipe can be watched");
-  pipe.watch = *watch;
+  pipe.watch = watch ? *watch : 0;
 }
 
 void NodeDaemon::OnOutput(uint64_t number) {
@@ -922,8 +966,7 @@ void NodeDaemon::PauseOrResumeOutput() {
     } else {
       uint64_t id = number;
       auto watch = loop_.Add(pipe.fd.get(), EPOLLIN, [this, id](uint32_t) { OnOutput(id); });
-      WEFT_CHECK(watch.ok(), "a pipe can be watched again");
-      pipe.watch = *watch;
+      pipe.watch = watch ? *watch : 0;
     }
   }
 }

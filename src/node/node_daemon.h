@@ -6,8 +6,8 @@
 // daemon.
 //
 // A process's life here: connecting (first message awaited), ready, closing (its socket has ended; the exit status is
-// awaited for a moment, so that its death can be announced with the reason), gone. Whoever shared a channel or routed
-// messages with it hears of its death; whoever routes to it later hears it again.
+// awaited for a moment, so that its death can be announced with the reason), gone. Everybody hears of its death; whoever
+// routes to it later hears it again.
 #pragma once
 
 #include <sys/types.h>
@@ -19,6 +19,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -64,12 +65,12 @@ class NodeDaemon {
     std::optional<int> exit_status;
     int64_t closing_since_ns = 0;
     bool kill_sent = false;
-    std::string note;  // why we killed it, for the announcement
+    std::string zygote_end;  // how its zygote ended, if that was before we learned the pid
+    std::string note;        // why we killed it, for the announcement
 
     SharedFd doorbell_fd;
     std::shared_ptr<PeerDoorbell> doorbell;
-    std::map<ProcessId, Peer> peers;
-    std::set<ProcessId> acquaintances;  // has exchanged routed messages with
+    std::map<std::pair<ProcessId, bool>, Peer> peers;  // true: this process submits to that one
     uint32_t next_slot = 0;
     std::vector<uint32_t> freed_slots;
 
@@ -108,6 +109,7 @@ class NodeDaemon {
   // For messages that a sender causes: it is not read from while the target is far behind.
   void Forward(Process& sender, Process& target, const Message& message);
   void FlushAll();
+  void ResumeSendersTo(ProcessId target);
   void UpdateInterest(Process& process);
   bool Welcomed(Process& process);  // makes the doorbell and greets; false if that failed
 
@@ -134,6 +136,7 @@ class NodeDaemon {
   // ---- lives
   Status Launch(ProcessId worker);
   Status EnsureZygote();
+  void AdoptClaimedPid(Process& process);
   void OnZygoteEvent();
   void ZygoteEnded(int status);
   void OnSignal();
@@ -145,6 +148,7 @@ class NodeDaemon {
   void CheckClosing();
   std::string DescribeDeath(const Process& process) const;
   void EndSession(int exit_code);
+  void LeaveWhenAlone();
   void KillEverything();
 
   // ---- output
@@ -181,7 +185,6 @@ class NodeDaemon {
   EventLoop::WatchId zygote_watch_ = 0;
   EventLoop::WatchId zygote_output_watch_ = 0;
   int64_t zygote_started_ns_ = 0;
-  std::string zygote_end_;  // how the last one ended, with its last words
   UniqueFd null_;
 
   std::map<uint64_t, OutputPipe> pipes_;
@@ -189,6 +192,7 @@ class NodeDaemon {
   bool output_paused_ = false;
 
   uint64_t descriptor_limit_ = 1024;
+  int64_t leaving_until_ns_ = 0;  // not 0: the driver has said farewell, and workers may leave in order until then
   bool ended_ = false;
   int exit_code_ = 0;
 };

@@ -27,8 +27,8 @@ struct ColdDestination {
 };
 Status CopyCold(ColdDestination destination, const void* source, uint64_t size, int threads);
 
-// How many threads a copy of this size is worth now, the calling one included. Below kParallelCopyBytes it is 1 and costs
-// nothing; else it looks at the machine's load, which takes some ten microseconds.
+// How many threads a copy of this size is worth now, the calling one included. Below kParallelCopyBytes it is 1 and
+// costs nothing; else it looks at the machine's load, which takes some ten microseconds.
 int CopyThreads(uint64_t size);
 
 }  // namespace weft::core

@@ -72,6 +72,12 @@ std::optional<FreeRanges::Taken> FreeRanges::TakeLarge(uint64_t size, uint64_t s
   });
   if (extended) return TakeAt(*extended);
   auto stretch = free_.BestFit(size);
+  if (!stretch && empty_blocks_ > 0) {
+    // The empty block that is kept for small objects may be what parts two stretches.
+    auto empty = std::find_if(blocks_.begin(), blocks_.end(), [](const auto& it) { return it.second.used_bytes == 0; });
+    RetireBlock(empty->first);
+    stretch = free_.BestFit(size);
+  }
   if (!stretch) return std::nullopt;
   return TakeAt({stretch->offset, size});
 }

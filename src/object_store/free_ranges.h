@@ -43,17 +43,18 @@ class FreeRanges {
   // `size` is a multiple of kBlock.
   explicit FreeRanges(uint64_t size);
 
-  // Room for an object of this size, or nullopt if no free stretch is long enough. What is cold in it counts as warm from
-  // now on. `spare_bytes` is what may become warm without giving up other warm pages: with enough of it a middling
-  // object does not break into a much larger warm range.
+  // Room for an object of this size, or nullopt if no free stretch is long enough. What is cold in it counts as warm
+  // from now on. `spare_bytes` is what may become warm without giving up other warm pages: with enough of it a
+  // middling object does not break into a much larger warm range.
   std::optional<Taken> Take(uint64_t object_size, uint64_t spare_bytes);
   // Reverts the last Take; nothing of it was populated.
   void Undo(const Taken& taken);
   // The object in it is gone. Its pages stay warm.
   void Return(Range range);
 
-  // Free warm pages to be punched, those first that lie idle longest, at least so many bytes if warm_free_bytes() allows.
-  // They belong to nobody until Punched or NotPunched is called with them; they do not count as held any more.
+  // Free warm pages to be punched, those first that lie idle longest, at least so many bytes if warm_free_bytes()
+  // allows. They belong to nobody until Punched or NotPunched is called with them; they do not count as held any
+  // more.
   std::vector<Range> TakeIdle(uint64_t bytes);
   void Punched(const std::vector<Range>& ranges);
   void NotPunched(const std::vector<Range>& ranges);

@@ -1,12 +1,12 @@
 // Decides who may use how much of the object store's memory. Pure: events in, actions out.
 //
-// Called by the node daemon, on its loop thread. Actions are performed by the caller, in order. Processes reserve before
-// they take pages and release after they gave them back, so the sum of reservations bounds what the store takes from the
-// machine. What a dead process leaves behind (sealed objects) stays counted until it is freed.
+// Called by the node daemon, on its loop thread. Actions are performed by the caller, in order. Processes reserve
+// before they take pages and release after they gave them back, so the sum of reservations bounds what the store
+// takes from the machine. What a dead process leaves behind (sealed objects) stays counted until it is freed.
 //
-// A request that fits is granted at once, unless others wait: requests are served strictly in order, so that a large one
-// is not starved by small ones. One that does not fit makes everybody else trim, again and again while it waits, and is
-// refused after `wait_ns`. Every request ends in exactly one Grant or Refuse, unless its process died.
+// A request that fits is granted at once, unless others wait: requests are served strictly in order, so that a large
+// one is not starved by small ones. One that does not fit makes everybody else trim, again and again while it waits,
+// and is refused after `wait_ns`. Every request ends in exactly one Grant or Refuse, unless its process died.
 //
 // Does not read the clock, touch memory, or know what the reservations are used for.
 #pragma once
@@ -79,7 +79,8 @@ class MemoryBudget {
 
   explicit MemoryBudget(Options options) : options_(options) {}
 
-  // A process joined. Returns what it gets without asking: `wanted_bytes`, or nothing if that does not fit or others wait.
+  // A process joined. Returns what it gets without asking: `wanted_bytes`, or nothing if that does not fit or others
+  // wait.
   uint64_t Admit(ProcessId process, uint64_t wanted_bytes);
 
   void Handle(const Reserved& event, std::vector<Action>& out);

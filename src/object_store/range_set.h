@@ -121,7 +121,8 @@ class RangeSet {
       sum += node.size;
       first = false;
     }
-    WEFT_CHECK(sum == bytes_ && by_size_.size() == count() && by_age_.size() == (aged_ ? count() : 0), "range totals differ");
+    WEFT_CHECK(sum == bytes_ && by_size_.size() == count(), "range totals differ");
+    WEFT_CHECK(by_age_.size() == (aged_ ? count() : 0), "range ages differ");
   }
 
  private:

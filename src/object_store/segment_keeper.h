@@ -1,8 +1,8 @@
 // The daemon's side of the segments: keeps a descriptor of each, so that sealed objects outlive their writer.
 //
-// Used by the node daemon, on its loop thread. Maps nothing: it reads an index through the descriptor, so that holes stay
-// holes and a hostile writer can disturb nothing. While a writer lives, its segment is only handed out; once it died, the
-// keeper alone frees in it.
+// Used by the node daemon, on its loop thread. Maps nothing: it reads an index through the descriptor, so that holes
+// stay holes and a hostile writer can disturb nothing. While a writer lives, its segment is only handed out; once it
+// died, the keeper alone frees in it.
 //
 // After a death everything in the file that is not a sealed object is given back at once; each freed object gives its
 // pages back as soon as no neighbour needs them; with the last object the segment goes.
@@ -34,15 +34,16 @@ class SegmentKeeper {
   Result<OwnedFd> OpenReadOnly(SegmentId segment) const;
   uint64_t SizeOf(SegmentId segment) const;  // 0 if there is no such segment
 
-  // What a dead writer left. An object with a broken entry does not count; overlapping entries neither, except the first.
+  // What a dead writer left. An object with a broken entry does not count; overlapping entries neither, except the
+  // first.
   struct Estate {
     std::vector<SealedObject> objects;
     uint64_t surviving_bytes = 0;  // pages that are still held; for MemoryBudget::Died
   };
   Estate WriterDied(SegmentId segment);
 
-  // Frees one object of a dead writer. Returns how many bytes went back to the system (for MemoryBudget::DeadFreed), which
-  // may be 0 while neighbours share its pages. Unknown or outdated locations change nothing.
+  // Frees one object of a dead writer. Returns how many bytes went back to the system (for MemoryBudget::DeadFreed),
+  // which may be 0 while neighbours share its pages. Unknown or outdated locations change nothing.
   uint64_t FreeDead(const Location& location);
 
   bool IsDead(SegmentId segment) const;

@@ -22,7 +22,8 @@ Status SegmentReader::Open(SegmentId segment, OwnedFd fd) {
   auto read = ReadShared(fd.get(), 0, &header, sizeof header);
   if (!read) return read;
   if (!layout->Accepts(header, segment)) {
-    return Error{ErrorKind::kInvalid, "the segment of process " + std::to_string(segment.value) + " has a wrong header"};
+    return Error{ErrorKind::kInvalid,
+                 "the segment of process " + std::to_string(segment.value) + " has a wrong header"};
   }
   auto mapping = SharedMapping::Map(fd.get(), facts->size, Access::kReadOnly);
   if (!mapping) return mapping.error();

@@ -53,7 +53,8 @@ Result<Allocation> SegmentWriter::Allocate(ObjectId object, uint64_t size, Popul
   if (size > layout_.data_bytes()) {
     // The daemon will refuse this reservation with a message that names the capacity.
     *missing_budget = size;
-    return Error{ErrorKind::kFull, "an object of " + std::to_string(size) + " bytes does not fit into the object store"};
+    return Error{ErrorKind::kFull,
+                 "an object of " + std::to_string(size) + " bytes does not fit into the object store"};
   }
   std::unique_lock lock(mutex_);
   if (free_slots_.empty() && slots_.size() == layout_.index_capacity) {

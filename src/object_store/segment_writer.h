@@ -62,8 +62,8 @@ class SegmentWriter {
   SegmentWriter(const SegmentWriter&) = delete;
   SegmentWriter& operator=(const SegmentWriter&) = delete;
 
-  // Makes the segment; the descriptor stays ours and is to be sent to the daemon (read-write). A second call, or a loser
-  // of a race, gets the same descriptor: the caller announces it once, before any location leaves the process.
+  // Makes the segment; the descriptor stays ours and is to be sent to the daemon (read-write). A second call, or a
+  // loser of a race, gets the same descriptor: the caller announces it once, before any location leaves the process.
   Result<int> Create(ProcessId writer, uint64_t virtual_size);
   bool created() const { return created_.load(std::memory_order_acquire); }  // pairs with the store in Create
   SegmentId segment() const { return segment_; }                             // after Create
@@ -72,8 +72,8 @@ class SegmentWriter {
   // Room for one object. kFull with *missing_budget > 0: reserve so much (or more), AddBudget, try again. kFull with 0:
   // the address space is fragmented, freeing objects helps. kUnavailable: the system has no pages.
   Result<Allocation> Allocate(ObjectId object, uint64_t size, Populate populate, uint64_t* missing_budget);
-  // Copies bytes into an allocation, `at` bytes from its start, with several threads if cores are free. No lock is held.
-  // Fails only if the system has no pages; the caller then aborts the allocation.
+  // Copies bytes into an allocation, `at` bytes from its start, with several threads if cores are free. No lock is
+  // held. Fails only if the system has no pages; the caller then aborts the allocation.
   Status Fill(const Allocation& allocation, uint64_t at, const void* bytes, uint64_t size) const;
   // Publishes what was allocated. False if the location is not an allocation that is being written.
   bool Seal(const Location& location);
@@ -89,8 +89,8 @@ class SegmentWriter {
   // Somebody else needs memory: gives up to so many bytes of budget back, first what is not in use, then by punching
   // warm free pages. Returns by how much the budget became smaller; the caller tells the daemon.
   uint64_t Trim(uint64_t bytes);
-  // Called now and then (at best every second while HasIdleMemory): punches what lay free for ten seconds, and gives back
-  // budget above `keep_budget`. Returns as Trim does.
+  // Called now and then (at best every second while HasIdleMemory): punches what lay free for ten seconds, and gives
+  // back budget above `keep_budget`. Returns as Trim does.
   uint64_t TrimIdle(int64_t now_ns, uint64_t keep_budget);
   bool HasIdleMemory(uint64_t keep_budget) const;
 

@@ -9,8 +9,8 @@
 
 namespace weft::core {
 
-// The directories of the controller that limit this process: its own group, then each parent up to the mount. A limit of
-// any of them binds. Directories that cannot be seen from inside a container are left out.
+// The directories of the controller that limit this process: its own group, then each parent up to the mount. A limit
+// of any of them binds. Directories that cannot be seen from inside a container are left out.
 std::vector<std::string> CgroupDirectories(const std::string& controller, const std::string& root);
 
 // The content of a small file, or nullopt.

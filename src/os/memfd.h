@@ -25,7 +25,8 @@ Status CheckSealedMemfd(int fd, size_t size_bytes);
 // afterwards. Returns false if the system refused, which costs memory and nothing else.
 bool DiscardPages(void* start, size_t size_bytes);
 
-// Asks for pages of the smallest size where the system would otherwise use huge ones: for memory of which little is used.
+// Asks for pages of the smallest size where the system would otherwise use huge ones: for memory of which little is
+// used.
 void PreferSmallPages(void* start, size_t size_bytes);
 
 // A range of a file in memory, unmapped when the owner goes. A child made by fork never has it (MADV_DONTFORK), as two

@@ -82,8 +82,8 @@ Result<SharedMemoryFacts> InspectSharedMemory(int fd);
 Status PopulatePages(void* address, uint64_t size);
 
 // Enters pages that already exist into the page table of a writable mapping, so that writing to them does not fault.
-// Only a matter of speed: where the system does not know how, nothing happens. Must not be used on holes, which it would
-// fill uncounted.
+// Only a matter of speed: where the system does not know how, nothing happens. Must not be used on holes, which it
+// would fill uncounted.
 void MapExistingPages(void* address, uint64_t size);
 
 // Gives the whole pages of [offset, offset + size) back to the system; they read as zeros afterwards.

@@ -27,7 +27,10 @@ void Executor::Adopt(Runtime::Peer* peer) {
   news_.store(true, std::memory_order_release);
 }
 
-void Executor::ExitWhenIdle() { exit_.store(true, std::memory_order_release); }
+void Executor::ExitWhenIdle(bool at_once) {
+  if (at_once) exit_at_once_.store(true);
+  exit_.store(true, std::memory_order_release);
+}
 
 void Executor::Run() {
   for (;;) {
@@ -48,7 +51,7 @@ void Executor::Run() {
     if (runtime_.stopped()) return;
     if (exit_.load(std::memory_order_acquire)) {
       // Objects of ours that others borrow keep this process; so do tasks that it has submitted.
-      if (runtime_.owner_->live_tasks() == 0 && !runtime_.owner_->AnyBorrowed()) return;
+      if (exit_at_once_.load() || (runtime_.owner_->live_tasks() == 0 && !runtime_.owner_->AnyBorrowed())) return;
     }
     if (news_.load(std::memory_order_relaxed)) continue;
     runtime_.polling_ = true;
@@ -58,7 +61,7 @@ void Executor::Run() {
     runtime_.Flush();
     runner_.BeforeSleep();
     runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, kNoDeadline, [this] {
-      return runtime_.AnyDue() || news_.load() || (exit_.load() && runtime_.stopped());
+      return runtime_.AnyDue() || news_.load() || runtime_.stopped();
     });
     lock.lock();
     runtime_.polling_ = false;
@@ -109,6 +112,7 @@ void Executor::Define(Submitter& submitter, std::string_view bytes) {
   what->name = in.Bytes();
   what->function_name = in.Bytes();
   what->retry_exceptions = in.Bytes();
+  what->stored_body = in.Fixed<Location>();
   what->body = in.Bytes();
   if (in.ok() && in.AtEnd()) submitter.templates[number] = std::move(what);
 }

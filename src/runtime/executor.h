@@ -31,6 +31,7 @@ struct DefinedTemplate {
   std::string function_name;
   std::string retry_exceptions;
   std::string body;
+  Location stored_body;  // size 0: the body is above
   void* front_end = nullptr;  // the front end's loaded function
 };
 
@@ -85,7 +86,7 @@ class Executor {
 
   void HandBackQueued();  // the runtime's lock is held
   void Adopt(Runtime::Peer* peer);
-  void ExitWhenIdle();
+  void ExitWhenIdle(bool at_once);  // or only when nobody borrows what this process owns
 
  private:
   struct Submitter {
@@ -109,6 +110,7 @@ class Executor {
   std::vector<Runtime::Peer*> adopted_;  // guarded by the runtime's lock
   std::atomic<bool> news_{false};
   std::atomic<bool> exit_{false};
+  std::atomic<bool> exit_at_once_{false};
   WorkerMachine machine_;  // guarded by the runtime's lock where it touches objects
   TaskCall call_;
   TaskOutcome outcome_;

@@ -78,9 +78,9 @@ uint32_t Owner::InternShape(const ResourceAmounts& amounts) {
   return it->second;
 }
 
-const Function* Owner::InternFunction(const FunctionKey& key, std::string name, std::string body) {
-  auto& slot = functions_[key];
-  if (!slot) slot = std::make_unique<Function>(Function{key, std::move(name), std::move(body)});
+const Function* Owner::InternFunction(Function function) {
+  auto& slot = functions_[function.key];
+  if (!slot) slot = std::make_unique<Function>(std::move(function));
   return slot.get();
 }
 

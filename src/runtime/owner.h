@@ -103,7 +103,8 @@ struct Object {
 struct Function {
   FunctionKey key;
   std::string name;
-  std::string body;
+  std::string body;     // or, if it is large:
+  Location stored_body;  // size 0: not stored
 };
 
 // What all calls of one remote function with one set of options share; lives as long as the runtime.
@@ -234,7 +235,7 @@ class Owner {
   // ---- set-up: interned for the life of the owner
   uint32_t InternShape(const ResourceAmounts& amounts);
   const ResourceAmounts& shape(uint32_t number) const { return shapes_[number].amounts; }
-  const Function* InternFunction(const FunctionKey& key, std::string name, std::string body);
+  const Function* InternFunction(Function function);
   const Function* FindFunction(const FunctionKey& key) const;
   const TaskTemplate* InternTemplate(TaskTemplate what);
 

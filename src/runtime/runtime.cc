@@ -30,6 +30,8 @@ constexpr int64_t kMaxLingerNs = 1'000'000;
 constexpr int64_t kDropWakeNs = 20 * kMillisecondNs;
 // A worker whose task waits this long hands back what is queued behind it.
 constexpr int64_t kHandBackAfterNs = kMillisecondNs;
+// The daemon ends a session well within this; if it does not, it is killed.
+constexpr int64_t kLeaveNs = 3'000 * kMillisecondNs;
 
 std::atomic<bool> g_forked{false};
 void MarkForked() { g_forked.store(true); }
@@ -106,8 +108,11 @@ std::optional<ReceivedMessage> Runtime::NextMessage() {
     if (auto received = incoming_->Next()) return received;
     if (incoming_->state() != MessageStream::State::kOpen) return std::nullopt;
     if (incoming_->Receive()) continue;
+    if (incoming_->state() != MessageStream::State::kOpen) continue;
+    int64_t leave_by = leave_by_ns_.load();
+    if (leave_by != 0 && NowNs() > leave_by) return std::nullopt;
     pollfd readable{incoming_->fd(), POLLIN, 0};
-    ::poll(&readable, 1, -1);
+    ::poll(&readable, 1, leave_by != 0 ? 100 : -1);
   }
 }
 
@@ -135,24 +140,36 @@ void Runtime::StartThreads() {
 }
 
 void Runtime::Stop() {
+  if (forked()) return;  // the session is the parent's
+  bool running = link_thread_.joinable();
   {
     std::lock_guard lock(mutex_);
+    if (running && !stopped() && !is_worker_) {
+      Send(Farewell{});
+      leave_by_ns_ = NowNs() + kLeaveNs;
+    }
     stopped_.store(true, std::memory_order_release);
   }
-  if (socket_.valid() && !forked()) ::shutdown(socket_.get(), SHUT_RDWR);  // the daemon ends everything it started
-  if (doorbell_) {
+  if (running) {
+    Flush();
     doorbell_->WakeWaiter();
     doorbell_->WakeBackground();
+    Bump();
+    background_thread_.join();
+    // The daemon sends the workers' last output and closes; the link thread reads until then.
+    if (is_worker_) ::shutdown(socket_.get(), SHUT_RDWR);
+    link_thread_.join();
   }
-  event_.fetch_add(1);
-  FutexWake(&event_, INT32_MAX);
+  if (socket_.valid()) ::shutdown(socket_.get(), SHUT_RDWR);
+  {
+    std::lock_guard lock(mutex_);
+    finished_ = true;
+  }
   front_events_.fetch_add(1);
   FutexWake(&front_events_, INT32_MAX);
-  if (link_thread_.joinable()) link_thread_.join();
-  if (background_thread_.joinable()) background_thread_.join();
   if (daemon_pid_ > 0) {
     // It ends by itself within moments; wait, so that nothing of the session is left when Stop returns.
-    WaitForChild(daemon_pid_, NowNs() + 3'000 * kMillisecondNs);
+    WaitForChild(daemon_pid_, NowNs() + kLeaveNs);
     daemon_pid_ = -1;
   }
 }
@@ -173,9 +190,26 @@ void Runtime::Fail(const std::string& why) {
 
 // ---- functions and tasks ------------------------------------------------------------------------------------------
 
-const Function* Runtime::InternFunction(const FunctionKey& key, std::string name, std::string body) {
+Result<const Function*> Runtime::InternFunction(const FunctionKey& key, std::string name, std::string_view body) {
+  {
+    std::lock_guard lock(mutex_);
+    if (const Function* known = owner_->FindFunction(key)) return known;
+  }
+  Function function{.key = key, .name = std::move(name)};
+  if (body.size() <= kMaxInlineBytes) {
+    function.body = body;
+  } else {
+    auto room = Allocate(body.size(), {}, Populate::kWhileCopying);
+    if (!room) return room.error();
+    if (auto filled = Fill(*room, 0, body.data(), body.size()); !filled.ok()) {
+      Abandon(*room);
+      return filled.error();
+    }
+    writer_.Seal(room->location);
+    function.stored_body = room->location;
+  }
   std::lock_guard lock(mutex_);
-  return owner_->InternFunction(key, std::move(name), std::move(body));
+  return owner_->InternFunction(std::move(function));
 }
 
 const TaskTemplate* Runtime::InternTemplate(TaskTemplate what, const ResourceAmounts& shape) {
@@ -410,7 +444,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       lock.unlock();
       Flush();
       auto kind = handed_back ? WaiterState::kAsleepBlocked : WaiterState::kAsleepInGet;
-      slept = doorbell_->SleepAsWaiter(kind, until, [this] { return AnyDue(); });
+      slept = doorbell_->SleepAsWaiter(kind, until, [this] { return AnyDue() || stopped(); });
       lock.lock();
       polling_ = false;
       if (others_waiting_ > 0) Bump();  // one of them polls from now on, or sees what it waited for
@@ -487,17 +521,15 @@ bool Runtime::AnyDue() {
   for (Peer* peer : due_list_) {
     if (peer->channel->WakeIsDue()) return true;
   }
-  return stopped();
+  return false;
 }
 
 void Runtime::ArmBackground() {
-  for (;;) {
+  while (!stopped()) {
     SetWakeUps(any_waiters_ > 0);
     bool rung = doorbell_->ArmBackground();
     if (!rung && !AnyDue()) return;
-    if (Drain() == 0 && !AnyDue()) {
-      return;
-    }
+    Drain();
   }
 }
 
@@ -677,6 +709,7 @@ bool Runtime::Define(Peer& peer, const TaskTemplate* what) {
   out.Bytes(what->name);
   out.Bytes(what->function->name);
   out.Bytes(what->retry_exceptions);
+  out.Fixed(what->function->stored_body);
   out.Bytes(what->function->body);
   uint8_t* room = peer.channel->BeginSend(static_cast<uint32_t>(out.size()));
   if (!room) return false;
@@ -821,11 +854,11 @@ void Runtime::LinkLoop() {
     if (!received) {
       if (is_worker_ && !stopped()) ::_exit(0);  // the daemon is gone, and user code may hold the GIL for ever
       if (!stopped()) Fail("the node daemon has ended unexpectedly");
-    } else {
+    } else if (!stopped() || std::holds_alternative<WorkerOutput>(received->message)) {
       Handle(std::move(received->message), std::move(received->fds));
       if (!actions_.empty()) Perform();
     }
-    bool end = !received || stopped();
+    bool end = !received;
     lock.unlock();
     Flush();
     doorbell_->WakeWaiter();
@@ -871,7 +904,9 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
       it->second->dead = true;
     }
     if (auto it = submitters_.find(m->process); it != submitters_.end()) it->second->dead = true;
-    owner_->ProcessDied(m->process, m->how, CoarseNowNs(), actions_);
+    std::string how = m->how.rfind("killed", 0) == 0 ? "was " + m->how : m->how;
+    if (m->pid != 0) how = "(pid " + std::to_string(m->pid) + ") " + how;
+    owner_->ProcessDied(m->process, how, CoarseNowNs(), actions_);
   } else if (auto* m = std::get_if<SegmentOpened>(&message)) {
     uint8_t& state = segment_states_[m->segment];
     if (fds.size() == 1 && reader_.Open(m->segment, OwnedFd(fds[0].Release())).ok()) {
@@ -903,9 +938,9 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
                        .text = std::move(m->text)});
     front_events_.fetch_add(1);
     FutexWake(&front_events_);
-  } else if (std::get_if<Exit>(&message)) {
+  } else if (auto* m = std::get_if<Exit>(&message)) {
     if (executor_) {
-      executor_->ExitWhenIdle();
+      executor_->ExitWhenIdle(m->now != 0);
     } else {
       Fail("the node daemon ended the session");
     }
@@ -998,7 +1033,7 @@ bool Runtime::NextEvent(RuntimeEvent* event) {
         events_.pop_front();
         return true;
       }
-      if (stopped()) return false;
+      if (finished_) return false;
     }
     FutexWait(&front_events_, seen, kNoDeadline);
   }

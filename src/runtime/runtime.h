@@ -90,7 +90,8 @@ class Runtime {
   int daemon_pid() const { return daemon_pid_; }
 
   // ---- functions and tasks
-  const Function* InternFunction(const FunctionKey& key, std::string name, std::string body);
+  // A large body is put into the store, for as long as the session lasts. Fails as Allocate does.
+  Result<const Function*> InternFunction(const FunctionKey& key, std::string name, std::string_view body);
   const TaskTemplate* InternTemplate(TaskTemplate what, const ResourceAmounts& shape);
   // `returns` has room for what->num_returns; each comes with one local reference.
   void Submit(const TaskTemplate* what, std::string_view arguments, std::span<Object* const> dependencies,
@@ -126,6 +127,8 @@ class Runtime {
   void CallWhenReady(Object* object, void* cookie);
 
   RuntimeStats Stats();
+  // Calls of the front end that are inside this object; it must not be deleted before they are out. The front end's.
+  std::atomic<int> users{0};
   SegmentWriter& writer() { return writer_; }
   // Marks every runtime of the parent as unusable; called in the child of a fork.
   static bool forked();
@@ -209,6 +212,7 @@ class Runtime {
   uint32_t others_waiting_ = 0;
   uint32_t any_waiters_ = 0;      // threads for which any reply may matter
   bool segment_announced_ = false;
+  bool finished_ = false;  // nothing more will come
   uint64_t submits_ = 0;
   RuntimeStats stats_;
   std::vector<ReturnedValue> values_scratch_;
@@ -220,6 +224,7 @@ class Runtime {
   std::atomic<Object*> dropped_{nullptr};
   std::atomic<int64_t> last_drop_wake_ns_{0};
   std::atomic<bool> stopped_{false};
+  std::atomic<int64_t> leave_by_ns_{0};  // not 0: the farewell was said, the link thread reads what still comes
   std::atomic<bool> has_outgoing_{false};
 
   SegmentWriter writer_;

@@ -63,15 +63,6 @@ void LocalScheduler::Handle(const LeaseReturned& event, std::vector<SchedulerAct
   Decide(out);
 }
 
-void LocalScheduler::Handle(const GrantUndone& event, std::vector<SchedulerAction>& out) {
-  auto found = leases_.find(event.lease);
-  if (found == leases_.end() || found->second.claim.first != event.process) return;
-  workers_.at(found->second.worker).retired = true;
-  ++claims_.at(found->second.claim).wish;
-  EndLease(event.lease);
-  Decide(out);
-}
-
 void LocalScheduler::Handle(const WorkerBlocked& event, std::vector<SchedulerAction>& out) {
   auto worker = workers_.find(event.worker);
   if (worker == workers_.end() || worker->second.lease.value == 0) return;
@@ -89,6 +80,12 @@ void LocalScheduler::Handle(const WorkerUnblocked& event, std::vector<SchedulerA
   if (!lease.lending) return;
   lease.lending = false;
   free_.Adjust(kCpu, -AmountOf(lease.claim.second, kCpu));
+  Decide(out);
+}
+
+void LocalScheduler::Handle(const BlockedFlagsRead&, std::vector<SchedulerAction>& out) {
+  if (!demand_ || flags_known_) return;
+  flags_known_ = true;
   Decide(out);
 }
 
@@ -272,10 +269,12 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
     out.emplace_back(WantWorkers{wanted});
   }
   next_wakeup_ns_ = INT64_MAX;
-  if (!unmet.empty() && !faults.never_recall) Recall(std::move(left), std::move(unmet), out);
   if (demand != demand_) {
     demand_ = demand;
+    flags_known_ = false;
     out.emplace_back(SetDemand{demand});
+  } else if (demand && flags_known_) {
+    Recall(std::move(left), std::move(unmet), out);
   }
 }
 
@@ -363,6 +362,7 @@ void LocalScheduler::EndLease(LeaseId id) {
   auto& claim = claims_.at(key);
   --claim.held;
   if (recalled) --claim.recalled;
+  claim.waiting_since_ns = now_ns_;  // who just had a turn waits a whole one for the next
   DropIfEmpty(key);
 }
 

@@ -46,16 +46,13 @@ struct LeaseReturned {
   ProcessId process;
   LeaseId lease;
 };
-struct GrantUndone {  // the worker turned out to be ending, so the process was not told: its wish stands as before
-  ProcessId process;
-  LeaseId lease;
-};
 struct WorkerBlocked {
   ProcessId worker;
 };
 struct WorkerUnblocked {
   ProcessId worker;
 };
+struct BlockedFlagsRead {};  // answers SetDemand: every leased worker that is blocked has been reported
 struct WorkerRetired {  // an idle worker gets no more leases; it may still ask for some
   ProcessId worker;
 };
@@ -88,7 +85,7 @@ struct RefuseLeases {
 struct WantWorkers {  // so many more workers than are ready now would be put to use; replaces the number said before
   uint32_t count = 0;
 };
-struct SetDemand {  // somebody waits for resources: workers that block must say so
+struct SetDemand {  // somebody waits for resources: workers that block must say so; when on, BlockedFlagsRead follows
   bool on = false;
 };
 struct KillWorker {  // its submitter is dead, so nobody wants what it computes
@@ -108,7 +105,6 @@ class LocalScheduler {
   struct Faults {
     bool keep_resources_of_dead_workers = false;
     bool spare_workers_of_the_dead = false;
-    bool never_recall = false;
   };
 
   explicit LocalScheduler(Config config);
@@ -116,9 +112,9 @@ class LocalScheduler {
   void Handle(const ProcessJoined& event, std::vector<SchedulerAction>& out);
   void Handle(const LeasesRequested& event, std::vector<SchedulerAction>& out);
   void Handle(const LeaseReturned& event, std::vector<SchedulerAction>& out);
-  void Handle(const GrantUndone& event, std::vector<SchedulerAction>& out);
   void Handle(const WorkerBlocked& event, std::vector<SchedulerAction>& out);
   void Handle(const WorkerUnblocked& event, std::vector<SchedulerAction>& out);
+  void Handle(const BlockedFlagsRead& event, std::vector<SchedulerAction>& out);
   void Handle(const WorkerRetired& event, std::vector<SchedulerAction>& out);
   void Handle(const ProcessLost& event, std::vector<SchedulerAction>& out);
   void Handle(const StartingGivenUp& event, std::vector<SchedulerAction>& out);
@@ -152,7 +148,7 @@ class LocalScheduler {
     uint32_t recalled = 0;         // of those held
     uint32_t passed_over = 0;      // grants to others since it first did not fit
     uint64_t last_served = 0;      // by grant number
-    int64_t waiting_since_ns = 0;  // when the wish began or was last served
+    int64_t waiting_since_ns = 0;  // since the wish began or a lease was last had
   };
   struct Lease {
     ProcessId worker;
@@ -194,6 +190,7 @@ class LocalScheduler {
   int64_t next_wakeup_ns_ = INT64_MAX;
   uint32_t wanted_workers_ = 0;
   bool demand_ = false;
+  bool flags_known_ = false;  // before that, no lease is recalled: a blocked worker may have something to lend
 };
 
 }  // namespace weft::core

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/check.h"
 #include "simulator/simulated_process.h"
 
 namespace weft::core {
@@ -118,7 +119,7 @@ void SimulatedDaemon::Handle(ProcessId from, Message& message) {
   } else if (auto* m = std::get_if<RouteTo>(&message)) {
     auto target = processes_.find(m->to);
     if (target == processes_.end() || target->second.stage != Stage::kReady) {
-      return Tell(from, ProcessDied{m->to, "has ended"});
+      return Tell(from, ProcessDied{m->to, 0, "has ended"});
     }
     Tell(m->to, Routed{from, std::move(m->payload)});
   } else if (auto* m = std::get_if<FreeObjects>(&message)) {
@@ -157,15 +158,10 @@ void SimulatedDaemon::Settle() {
 
 void SimulatedDaemon::Perform(const GrantLease& action) {
   auto submitter = processes_.find(action.process);
-  auto worker = processes_.find(action.worker);
-  auto ready = [&](auto found) { return found != processes_.end() && found->second.stage == Stage::kReady; };
-  if (scheduler.IsLeased(action.worker)) pool.WorkerWasLeased(action.worker);
+  WEFT_CHECK(submitter != processes_.end() && processes_.contains(action.worker), "the scheduler knows the living only");
+  pool.WorkerWasLeased(action.worker);
   world_.Note("grant", action.process.value, action.worker.value, action.lease.value);
-  if (!ready(submitter)) return;  // its burial ends the lease
-  if (!ready(worker)) {
-    scheduler.Handle(GrantUndone{action.process, action.lease}, scheduler_actions_);
-    return;
-  }
+  if (submitter->second.stage != Stage::kReady) return;  // its burial ends the lease
   if (submitter->second.workers.insert(action.worker).second) {
     world_.OpenChannel(action.process, action.worker);
     Tell(action.worker, ChannelOpened{.peer = action.process, .first_side = 0});
@@ -192,6 +188,7 @@ void SimulatedDaemon::Perform(const SetDemand& action) {
     simulated->demand = action.on;
     if (action.on && simulated->blocked) scheduler.Handle(WorkerBlocked{id}, scheduler_actions_);
   }
+  if (action.on) scheduler.Handle(BlockedFlagsRead{}, scheduler_actions_);
 }
 
 void SimulatedDaemon::Perform(const KillWorker& action) {
@@ -255,20 +252,23 @@ void SimulatedDaemon::Died(ProcessId process) {
 void SimulatedDaemon::BeginClosing(ProcessId id) {
   ReadAll(id);
   auto found = processes_.find(id);
-  if (found != processes_.end()) found->second.stage = Stage::kClosing;
+  if (found == processes_.end()) return;
+  found->second.stage = Stage::kClosing;
+  if (scheduler.IsIdle(id)) scheduler.Handle(WorkerRetired{id}, scheduler_actions_);
+  Settle();
 }
 
 void SimulatedDaemon::Bury(ProcessId id) {
   if (!processes_.contains(id)) return;
   ReadAll(id);
+  Settle();
   if (!processes_.contains(id)) return;
   world_.Note("bury", id.value);
-  // Everybody hears of it: a process may owe its objects' freedom to a borrower that it never spoke to.
-  processes_.erase(id);
   for (auto& [other, process] : processes_) {
     process.workers.erase(id);
-    Tell(other, ProcessDied{id, "was killed"});
+    if (other != id) Tell(other, ProcessDied{id, 0, "was killed"});
   }
+  processes_.erase(id);
   scheduler.Handle(ProcessLost{id}, scheduler_actions_);
   pool.WorkerEnded(id, "was killed", world_.now(), pool_actions_);
   Settle();

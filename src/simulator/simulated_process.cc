@@ -36,7 +36,7 @@ SimulatedProcess::SimulatedProcess(World& the_world, ProcessId the_id, bool driv
   owner.faults = world.options.owner_faults;
   machine.faults = world.options.worker_faults;
   owner.max_pushed = world.most_pushed;
-  function_ = owner.InternFunction(FunctionKey{1, 1}, "f", "");
+  function_ = owner.InternFunction(Function{.key = {1, 1}, .name = "f"});
 }
 
 // ---- life and death -----------------------------------------------------------------------------------------------

@@ -461,9 +461,14 @@ TEST_P(ChannelContractTest, PeerGone) {
   EXPECT_EQ(Settle(kept_back), RevokeOutcome::kRevoked);
 }
 
+template <class T>
+std::unique_ptr<Link> MakeLink() {
+  return std::make_unique<T>();
+}
+
 INSTANTIATE_TEST_SUITE_P(All, ChannelContractTest,
-                         testing::Values(Implementation{"Ring", [] { return std::unique_ptr<Link>(new RingLink); }},
-                                         Implementation{"Stream", [] { return std::unique_ptr<Link>(new StreamLink); }}),
+                         testing::Values(Implementation{"Ring", &MakeLink<RingLink>},
+                                         Implementation{"Stream", &MakeLink<StreamLink>}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

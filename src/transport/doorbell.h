@@ -28,31 +28,31 @@
 //   P3, P4, P5, W1 and W2 are sequentially consistent, so there is one order of them all.
 //   - P3 before W2 in that order: W2 sees the summary bit and the waiter does not sleep.
 //   - W2 before P3: then W1 is before P4, and P4 sees the waiter asleep (or what another waker made of it). If our
-//     compare-and-swap succeeds, we wake it: either it is in W3 already, or W3 finds the word changed and returns. If it
-//     fails, somebody else has made it awake since W1 and wakes it, or it woke by itself (deadline, signal). In any
+//     compare-and-swap succeeds, we wake it: either it is in W3 already, or W3 finds the word changed and returns. If
+//     it fails, somebody else has made it awake since W1 and wakes it, or it woke by itself (deadline, signal). In any
 //     case it is awake, and before it sleeps again it passes W2, which is after P3.
 //   Nobody asleep and nobody armed at P4 and P5: whoever sleeps or arms next does so after P4 or P5, hence its check of
 //   the summary is after P3 and finds the bit. For this reason ArmBackground returns whether something is rung, and its
-//   caller must then take it or call WakeBackground. A waiter that leaves without having looked (its deadline passed) is
-//   covered too: leaving a weft call ends in ArmBackground.
+//   caller must then take it or call WakeBackground. A waiter that leaves without having looked (its deadline passed)
+//   is covered too: leaving a weft call ends in ArmBackground.
 //   The background thread is signalled through a word that remembers (none, signalled, asleep): a signal that comes
 //   before it sleeps makes its next sleep return at once.
 //   A waiter that is asleep in `get` is not woken for tasks, and does not look for them in W2. When the worker has no
 //   work afterwards, it sleeps as kAsleepIdle, and that W2 looks at both bitmaps.
-//   A late wake-up (the waker was descheduled between its compare-and-swap and the system call) finds somebody who sleeps
-//   anew, or nobody: a spurious return, after which the caller looks again.
+//   A late wake-up (the waker was descheduled between its compare-and-swap and the system call) finds somebody who
+//   sleeps anew, or nobody: a spurious return, after which the caller looks again.
 //
 // Why a bit that is set already needs no wake-up. A slot has one producer. The bit being set at P2 means that this
-// producer set it earlier and the owner has not taken it since. That earlier call has gone through P3 to P5, so somebody
-// awake is bound to look at it, by the argument above; when the owner takes the bit, it does so by an exchange that comes
-// after our P2 on the same word and thus sees our frame. P2 must be a read-modify-write for this: a plain load of the
-// bit may be older than our frame. Only a predecessor on the same slot can leave the bit without the rest, by having
-// died in between; for that case the producer calls Adopt when it gets a slot.
+// producer set it earlier and the owner has not taken it since. That earlier call has gone through P3 to P5, so
+// somebody awake is bound to look at it, by the argument above; when the owner takes the bit, it does so by an exchange
+// that comes after our P2 on the same word and thus sees our frame. P2 must be a read-modify-write for this: a plain
+// load of the bit may be older than our frame. Only a predecessor on the same slot can leave the bit without the rest,
+// by having died in between; for that case the producer calls Adopt when it gets a slot.
 //
 // What if the producer dies here? Before P2: the frame is in the ring and no bit says so. Between P2 and P5: the bit is
-// set and nobody was woken, which the next ring of anybody else repairs. Inside P4 or P5, between the change of the state
-// and the system call: the owner sleeps and looks awake to all others. Nobody but the daemon can see any of it, and the
-// daemon does: it announces the death to each process that had a channel with the dead one, and calls
+// set and nobody was woken, which the next ring of anybody else may repair. Inside P4 or P5, between the change of the
+// state and the system call: the owner sleeps and looks awake to all others. Nobody but the daemon can see any of it,
+// and the daemon does: it announces the death to each process that had a channel with the dead one, and calls
 // PeerDoorbell::WakeAll, which asks the kernel whatever the state says. The owner then drains the ring of the dead
 // without looking at its bit. So the delay is that of noticing a death, and nothing is lost.
 // If the owner dies, ringing has no effect.

@@ -6,11 +6,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "transport/test_patience.h"
 
 namespace weft::core {
 namespace {
-
-constexpr int64_t kLongNs = 20'000'000'000;  // a wait that gets this far has lost its wake-up
 
 class DoorbellTest : public testing::Test {
  protected:
@@ -28,7 +27,7 @@ class DoorbellTest : public testing::Test {
     return slots;
   }
   void AwaitState(WaiterState state) {
-    const int64_t deadline = NowNs() + kLongNs;
+    const int64_t deadline = NowNs() + kPatienceNs;
     while (peer_->waiter_state() != state && NowNs() < deadline) std::this_thread::yield();
     ASSERT_EQ(peer_->waiter_state(), state);
   }
@@ -66,25 +65,25 @@ TEST_F(DoorbellTest, TasksConcernOnlyAWaiterWithoutWork) {
   EXPECT_FALSE(bell_->ArmBackground()) << "the background thread must not spin on a task";
   Take(Audience::kExecutor);
 
-  SleepOutcome outcome = SleepOutcome::kTimedOut;
-  std::thread waiter([&] { outcome = bell_->SleepAsWaiter(WaiterState::kAsleepInGet, NowNs() + kLongNs); });
+  bool woken = false;
+  std::thread waiter([&] { woken = WaitAsWaiter(bell_.get(), WaiterState::kAsleepInGet); });
   AwaitState(WaiterState::kAsleepInGet);
   peer_->Ring(3, Audience::kExecutor);
   EXPECT_EQ(peer_->waiter_state(), WaiterState::kAsleepInGet) << "not woken for a task";
   EXPECT_TRUE(bell_->background_armed());
   peer_->Ring(4, Audience::kAnyone);
   waiter.join();
-  EXPECT_EQ(outcome, SleepOutcome::kWoken);
+  EXPECT_TRUE(woken);
   EXPECT_TRUE(bell_->background_armed()) << "the waiter was woken, so the background thread was not";
 }
 
 TEST_F(DoorbellTest, ReplyWithoutAWaiterWakesTheArmedBackgroundOnce) {
   EXPECT_FALSE(bell_->ArmBackground());
-  SleepOutcome outcome = SleepOutcome::kTimedOut;
-  std::thread background([&] { outcome = bell_->SleepAsBackground(NowNs() + kLongNs); });
+  bool woken = false;
+  std::thread background([&] { woken = WaitAsBackground(bell_.get()); });
   peer_->Ring(9, Audience::kAnyone);
   background.join();
-  EXPECT_EQ(outcome, SleepOutcome::kWoken);
+  EXPECT_TRUE(woken);
   EXPECT_FALSE(bell_->background_armed());
   peer_->Ring(10, Audience::kAnyone);
   EXPECT_EQ(bell_->SleepAsBackground(NowNs()), SleepOutcome::kTimedOut) << "unarmed, so not woken";
@@ -99,12 +98,12 @@ TEST_F(DoorbellTest, SignalBeforeSleepIsRemembered) {
 
 TEST_F(DoorbellTest, WakeWaiterWakesEveryKind) {
   for (WaiterState kind : {WaiterState::kAsleepInGet, WaiterState::kAsleepIdle, WaiterState::kAsleepBlocked}) {
-    SleepOutcome outcome = SleepOutcome::kTimedOut;
-    std::thread waiter([&] { outcome = bell_->SleepAsWaiter(kind, NowNs() + kLongNs); });
+    bool woken = false;
+    std::thread waiter([&] { woken = WaitAsWaiter(bell_.get(), kind); });
     AwaitState(kind);
     bell_->WakeWaiter();
     waiter.join();
-    EXPECT_EQ(outcome, SleepOutcome::kWoken);
+    EXPECT_TRUE(woken);
   }
 }
 
@@ -122,7 +121,7 @@ TEST_F(DoorbellTest, OwnConditionIsNotMissed) {
   for (int i = 0; i < kTurns; ++i) {
     const auto done = [&] { return turn.load(std::memory_order_relaxed) == 2 * i + 1; };
     while (!done()) {
-      ASSERT_NE(bell_->SleepAsWaiter(WaiterState::kAsleepInGet, NowNs() + kLongNs, done), SleepOutcome::kTimedOut);
+      ASSERT_TRUE(WaitAsWaiter(bell_.get(), WaiterState::kAsleepInGet, done));
     }
     turn.store(2 * i + 2, std::memory_order_relaxed);
   }

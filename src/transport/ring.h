@@ -19,9 +19,9 @@
 //
 // Revoking without a look at foreign bytes. A ticket's offset may long have been reused, so that the middle of some
 // payload lies there, and payloads may look like anything. The producer therefore first asks whether the frame is still
-// in the ring: its sequence number is at least `popped`. The consumer stores popped before the tail that lets the memory
-// be reused, and the producer has loaded that tail before it reused it, so a later load of popped is at least as new. A
-// frame that passes still lies at its offset, untouched.
+// in the ring: its sequence number is at least `popped`. The consumer stores popped before the tail that lets the
+// memory be reused, and the producer has loaded that tail before it reused it, so a later load of popped is at least as
+// new. A frame that passes still lies at its offset, untouched.
 //
 // What if a process dies here? The producer: whatever it was writing, head did not move, and the frame never was. What
 // was published can be read to the end by the survivor. The consumer: tail stays where it was; frames that it had not
@@ -228,7 +228,8 @@ class RingConsumer {
     }
   }
 
-  // Of the frame shown by Peek; a frame that is not revocable counts as claimed. False if it was revoked; the next Peek or Pop leaves it behind.
+  // Of the frame shown by Peek; a frame that is not revocable counts as claimed. False if it was revoked; the next Peek
+  // or Pop leaves it behind.
   template <class Steps = Uninterrupted>
   bool Claim() {
     if (current_bytes_ == 0) return false;

@@ -11,8 +11,8 @@
 // the channel broken(), before anything is allocated for it.
 //
 // Revoking. A frame that has not begun to leave is taken back here and now. For others a request is sent; the peer
-// answers revoked, if it has not claimed the frame, or claimed. At most kMaxRevokesInFlight requests are unanswered at a
-// time, the rest wait their turn here, so that answers need a bounded buffer at the peer.
+// answers revoked, if it has not claimed the frame, or claimed. At most kMaxRevokesInFlight requests are unanswered at
+// a time, the rest wait their turn here, so that answers need a bounded buffer at the peer.
 // When the connection has ended, a frame that had not left whole was certainly not claimed; of any other nobody can
 // know, and it is reported kClaimed ("may have run").
 //

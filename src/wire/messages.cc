@@ -69,7 +69,7 @@ void Fields(V& v, LeaseRecalled& m) {
 }
 template <class V>
 void Fields(V& v, ProcessDied& m) {
-  v(m.process, m.how);
+  v(m.process, m.pid, m.how);
 }
 template <class V>
 void Fields(V& v, SegmentOpened& m) {
@@ -100,7 +100,9 @@ void Fields(V& v, LeaseRefused& m) {
   v(m.shape, m.why);
 }
 template <class V>
-void Fields(V&, Exit&) {}
+void Fields(V& v, Exit& m) {
+  v(m.now);
+}
 
 struct Writing {
   ByteWriter& out;

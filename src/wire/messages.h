@@ -101,6 +101,7 @@ struct LeaseRecalled {  // wanted elsewhere: give it back after the running task
 };
 struct ProcessDied {
   ProcessId process;
+  int32_t pid = 0;  // 0 if it was never known
   std::string how;  // "killed by signal 9 (SIGKILL)", "exited with code 3"
 };
 struct SegmentOpened {  // with one descriptor, read-only; size 0 and no descriptor if there is no such segment
@@ -132,7 +133,9 @@ struct LeaseRefused {  // no worker can be had for this shape, ever
   ResourceAmounts shape;
   std::string why;
 };
-struct Exit {};  // leave now, in order
+struct Exit {  // leave in order
+  uint8_t now = 0;  // 0: when nobody borrows what you own; 1: after the running task, the session ends
+};
 
 using Message = std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked,
                              SegmentCreated, OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell,

@@ -6,6 +6,14 @@ import weft
 CPUS = 4  # more than the machine may have: enough for tasks that wait for each other
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    """A test that failed may have left the shared session in any state: the next one gets a fresh session."""
+    outcome = yield
+    if outcome.get_result().failed:
+        weft.shutdown()
+
+
 @pytest.fixture
 def session():
     """A running session, shared by the tests that do not stop it."""

@@ -126,6 +126,9 @@ CASES = [
     (lambda: weft.WorkerCrashedError("x"), ["args"]),
     (lambda: weft.GetTimeoutError("x"), ["args"]),
     (lambda: weft.TaskError("x"), ["args"]),
+    (lambda: weft.WeftError("x"), ["args"]),
+    (lambda: Exception("x"), ["args"]),
+    (lambda: BaseException("x"), ["args"]),
 ]
 
 
@@ -305,10 +308,21 @@ def test_packing_never_raises():
     assert isinstance(error, weft.TaskError)
 
 
-def test_huge_messages_are_bounded():
+def test_huge_exceptions_are_bounded():
     with pytest.raises(ValueError) as caught:
-        weft.get(fail.remote(lambda: ValueError("x" * 5_000_000)))
-    assert len(caught.value.remote_traceback) < 2_000_000
+        weft.get(fail.remote(lambda: ValueError("x" * 5_000_000, 7)))
+    assert len(caught.value.remote_traceback) < 100_000
+    assert caught.value.args[0].startswith("xxx")
+    assert caught.value.args[1] == 7
+
+    def many():
+        error = KeyError(*range(100_000))
+        error.small = "kept"
+        return error
+
+    with pytest.raises(weft.TaskError, match="KeyError") as caught:
+        weft.get(fail.remote(many))
+    assert "in fail" in caught.value.remote_traceback
 
 
 def test_error_classes_do_not_pile_up():

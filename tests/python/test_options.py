@@ -109,6 +109,8 @@ def test_options_make_a_changed_copy():
     assert f._options.num_returns == 1
     assert changed._function is f._function
     assert changed.__name__ == f.__name__
+    assert f.options(num_returns=2) is changed  # so that a loop exports the function once
+    assert f.options(num_returns=3) is not changed
 
 
 class Class:

@@ -108,10 +108,10 @@ def test_value_that_contains_itself():
 
 def test_deeply_nested():
     value: list = []
-    for _ in range(500):
+    for _ in range(200):
         value = [value]
     again = weft.get(identity.remote(value))
-    for _ in range(500):
+    for _ in range(200):
         (again,) = again
     assert again == []
 
