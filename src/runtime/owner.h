@@ -160,7 +160,7 @@ struct LeasedWorker {
   bool leased = false;
   bool recalled = false;
   bool blocked = false;  // handed tasks back because its task waits; until its next result
-  bool full = false;     // its channel refused a frame; until its next result
+  bool full = false;     // its channel refused a frame; until its next result, or Tick if it owes none
   bool dead = false;
   int64_t idle_since_ns = 0;
 };
@@ -315,6 +315,7 @@ class Owner {
 
   bool Usable(const LeasedWorker& worker) const;
   void Enqueue(Task* task, bool at_front);  // to ready, or to waiting if arguments are missing
+  void MarkDirty(uint32_t shape);  // to be pumped by Settle
   void Pump(uint32_t shape, Actions& out);
   void PushTo(int32_t worker, Task* task, Actions& out);
   bool TryPushBehind(Task* task, Actions& out);
