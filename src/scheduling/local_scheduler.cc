@@ -323,6 +323,8 @@ void LocalScheduler::Recall(ResourceLedger expected, std::vector<std::pair<Claim
         bool richer = keeps > mine + 1;
         bool deeper = mine == 0 && entry.second.depth > holder.depth;
         if (!richer && !deeper && !my_turn) continue;
+        // A deeper wish would get it back before we do, and it would be recalled again, for ever.
+        if (holder.wish > 0 && holder.depth > entry.second.depth) continue;
         if (victim == nullptr || keeps >= victim_keeps) {  // the newest lease of the richest
           victim = &item;
           victim_keeps = keeps;
