@@ -427,12 +427,6 @@ void Owner::Settle(Actions& out) {
 
 void Owner::Pump(uint32_t number, Actions& out) {
   Shape& shape = shapes_[number];
-  if (!shape.why_refused.empty()) {
-    while (Task* task = shape.ready.PopFront()) {
-      FailTask(task, ValueKind::kSystemError, "UnschedulableError\n" + shape.why_refused, out);
-    }
-    return;
-  }
   while (shape.ready.first) {
     int32_t best = -1;
     for (int32_t candidate : shape.workers) {
@@ -726,7 +720,12 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
   auto [it, fresh] = worker_numbers_.try_emplace(process, static_cast<int32_t>(workers_.size()));
   if (fresh) workers_.emplace_back().process = process;
   LeasedWorker& worker = workers_[it->second];
-  if (worker.dead || worker.leased) return;  // it died before the grant arrived; the daemon has taken the lease back
+  if (worker.dead || worker.leased) {
+    // We heard of its death first (a message to it was answered so); its burial ends the lease. The wish was spent on
+    // it, so another one is due.
+    MarkDirty(number);
+    return Settle(out);
+  }
   worker.lease = lease;
   worker.leased = true;
   worker.shape = number;
@@ -740,9 +739,13 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
 
 void Owner::LeaseRefused(uint32_t number, const std::string& why, Actions& out) {
   Shape& shape = shapes_[number];
-  shape.why_refused = why;
   shape.wished = 0;
-  MarkDirty(number);
+  // Who holds leases of the shape goes on with them, and asks again when that no longer does. Nothing is remembered:
+  // what cannot be had now may be had later, and what never can is refused again.
+  if (!shape.workers.empty()) return;
+  while (Task* task = shape.ready.PopFront()) {
+    FailTask(task, ValueKind::kSystemError, "UnschedulableError\n" + why, out);
+  }
   Settle(out);
 }
 

@@ -309,7 +309,6 @@ class Owner {
     uint32_t leases = 0;
     uint32_t revoking = 0;
     bool dirty = false;
-    std::string why_refused;  // not empty: never to be had
     int64_t quiet_since_ns = 0;    // nothing to run since
   };
 

@@ -121,8 +121,8 @@ void LocalScheduler::Handle(const ProcessLost& event, std::vector<SchedulerActio
 void LocalScheduler::Handle(const StartingGivenUp& event, std::vector<SchedulerAction>& out) {
   for (auto entry = claims_.begin(); entry != claims_.end();) {
     auto& [key, claim] = *entry;
-    // Who holds a lease already goes on with it, only not with more.
-    if (claim.wish > 0 && claim.held == 0) out.emplace_back(RefuseLeases{key.first, key.second, event.why});
+    // Who holds a lease already goes on with it, only not with more; but it must know that its wish is forgotten.
+    if (claim.wish > 0) out.emplace_back(RefuseLeases{key.first, key.second, event.why});
     claim.wish = 0;
     claim.passed_over = 0;
     entry = claim.held == 0 ? claims_.erase(entry) : std::next(entry);
