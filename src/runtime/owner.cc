@@ -244,6 +244,7 @@ void Owner::SendTo(Object* object, ProcessId asker, Actions& out) {
   if (object->contained) {
     for (Object* inner : *object->contained) Mention(inner, asker, out);
   }
+  Hold(object);  // until it was sent: the asker may have given it back meanwhile, and nobody else may want it
   out.push_back({.kind = ActionKind::kSendValue, .object = object, .process = asker, .id = object->id});
 }
 

@@ -174,7 +174,7 @@ enum class ActionKind : uint8_t {
   kMention,        // tell id.owner that process borrows id (number times)
   kGiveBack,       // tell id.owner that process no longer borrows id (number times)
   kFetch,          // ask id.owner for the value of the borrowed object
-  kSendValue,      // object's value to process, which asked
+  kSendValue,      // object's value to process, which asked; then Unhold it (nullptr: it no longer exists)
   kResolved,       // object has a value now (only where somebody waits)
 };
 
