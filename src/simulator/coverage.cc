@@ -59,8 +59,7 @@ bool Coverage::Applies(Happening happening, FaultKind fault) {
     case FaultKind::kStorm:
       return happening == Happening::kLeaseRecalled;
     case FaultKind::kUntimely:
-      return happening == Happening::kTask || happening == Happening::kValues || happening == Happening::kMention ||
-             happening == Happening::kRequestLeases;
+      return happening == Happening::kTask || happening == Happening::kValues;
     case FaultKind::kCount:
       break;
   }

@@ -18,6 +18,7 @@ Workload DrawWorkload(Random& random) {
   w.raise_percent = static_cast<uint32_t>(random.Below(4) * 5);
   w.stored_percent = static_cast<uint32_t>(random.Below(4) * 20);
   w.longest_compute_ns = random.Chance(50) ? 300'000 : 10'000'000;
+  w.long_pause = random.Chance(25);
   return w;
 }
 
@@ -49,6 +50,8 @@ TaskSpec DrawTask(uint64_t number, uint32_t depth, const Workload& workload) {
   spec.steps = depth >= workload.max_depth ? static_cast<uint32_t>(random.Below(3))
                : random.Chance(70)         ? static_cast<uint32_t>(random.Below(4))
                                            : static_cast<uint32_t>(random.Below(12));
+  // What a waiting task keeps besides CPUs is not lent: if its children need the same, they wait for ever.
+  if (spec.shape.size() > 1) spec.steps = 0;
   spec.unsendable = random.Below(200) == 0;
   return spec;
 }

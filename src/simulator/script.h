@@ -41,6 +41,7 @@ struct Workload {
   uint32_t raise_percent = 0;
   uint32_t stored_percent = 0;
   int64_t longest_compute_ns = 0;
+  bool long_pause = false;  // in the middle of the driver's program, so that workers leave
 };
 Workload DrawWorkload(Random& random);
 TaskSpec DrawTask(uint64_t number, uint32_t depth, const Workload& workload);

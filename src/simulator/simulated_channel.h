@@ -54,7 +54,6 @@ struct SimulatedReply {
   std::vector<SimulatedValue> values;
   std::vector<GivenBack> given_back;
   std::vector<uint64_t> retained;
-  bool by_the_buried = false;
 
   Happening happening() const {
     if (is_revoke_answer) return Happening::kRevokeAnswered;

@@ -280,7 +280,7 @@ void SimulatedDaemon::BuryAlive(ProcessId id) {
   if (processes_.at(id).stage != Stage::kReady) return;
   world_.Note("bury alive", id.value);
   process->buried = true;
-  process->DoomLeased();
+  process->DoomLeased(true);
   Bury(id);
   int64_t lives_on = static_cast<int64_t>(world_.random.Below(20 * kMs));
   world_.queue.At(world_.now() + lives_on, [process] {

@@ -52,18 +52,23 @@ void SimulatedProcess::Die() {
   world.Note("dies", id.value);
   NoteLosses();
   alive = false;
-  DoomLeased();
+  DoomLeased(true);
   blocked = false;
   if (!buried) world.daemon->Died(id);
 }
 
-void SimulatedProcess::DoomLeased() {
+void SimulatedProcess::DoomLeased(bool condemn) {
   for (const LeasedWorker& worker : owner.workers()) {
     SimulatedProcess* process = world.Find(worker.process);
-    if (!worker.leased || process == nullptr || !process->alive || process->doomed) continue;
-    process->doomed = true;
-    process->DoomLeased();
+    if (!worker.leased || process == nullptr || !process->alive) continue;
+    process->condemned = process->condemned || condemn;
+    if (std::exchange(process->doomed, true)) continue;
+    process->DoomLeased(false);
   }
+}
+
+void SimulatedProcess::Absolve() {
+  if (!condemned && !body_ && globals_.empty() && owner.live_objects() == 0) doomed = false;
 }
 
 void SimulatedProcess::NoteLosses() {
@@ -204,8 +209,9 @@ void SimulatedProcess::Handle(Message& message) {
       WakeExecutor();
     }
   } else if (auto* m = std::get_if<LeaseGranted>(&message)) {
+    world.Note("granted", m->worker.value, m->lease.value, owner.InternShape(m->shape));
     owner.LeaseGranted(owner.InternShape(m->shape), m->lease, m->worker, world.now(), actions_);
-    if (doomed || buried) DoomLeased();
+    if (doomed || buried) DoomLeased(buried);
   } else if (auto* m = std::get_if<LeaseRecalled>(&message)) {
     owner.LeaseRecalled(m->lease, actions_);
   } else if (auto* m = std::get_if<LeaseRefused>(&message)) {
@@ -360,7 +366,11 @@ void SimulatedProcess::TakeReply(SimulatedChannel& channel, const SimulatedReply
     if (owed && !owner.Find({id, index})) world.Fail("a worker retains an object that was freed");
     owner.BorrowerMentioned({id, index}, channel.worker, 1, actions_);
   }
-  if (owed && reply.kind == ReplyKind::kRetryableError) ++submitted.raised;
+  if (owed) {
+    submitted.replied = true;
+    submitted.reply = reply;
+    if (reply.kind == ReplyKind::kRetryableError) ++submitted.raised;
+  }
   std::vector<ReturnedValue> values;
   for (const SimulatedValue& value : reply.values) {
     values.push_back({.kind = value.kind, .bytes = value.bytes, .location = value.location,
@@ -403,7 +413,7 @@ void SimulatedProcess::Perform() {
         RevokeTask(action);
         break;
       case ActionKind::kRequestLeases:
-        world.Note("requests", id.value, action.number);
+        world.Note("requests", id.value, action.number, static_cast<uint64_t>(action.worker));
         Send(RequestLeases{.shape = owner.shape(static_cast<uint32_t>(action.worker)),
                            .count = static_cast<uint32_t>(action.number),
                            .depth = owner.depth()});
@@ -414,6 +424,7 @@ void SimulatedProcess::Perform() {
           if (worker->alive && worker->RunsTaskOf(id) && !worker->buried && !buried) {
             world.Fail("a lease was returned while its worker runs a task of it");
           }
+          worker->Absolve();
         }
         Send(ReturnLease{.lease = {action.number}});
         break;
@@ -448,6 +459,7 @@ void SimulatedProcess::Perform() {
           answer.bytes = "ObjectLostError\nits owner no longer has the object";
         }
         Route(action.process, answer);
+        if (action.object) owner.Unhold(action.object, actions_);
         break;
       }
       case ActionKind::kResolved:
@@ -568,9 +580,10 @@ void SimulatedProcess::ScanFinished() {
     bool finished = !first || first->resolved();
     if (!finished) return false;
     task.finished = true;
+    for (ObjectId returned : task.returns) world.objects.at(returned).vanished = !owner.Find(returned);
     for (uint32_t i = 0; i < task.returns.size(); ++i) {
       Object* object = owner.Find(task.returns[i]);
-      if (!object) continue;  // nobody wanted it any more
+      if (!object) continue;
       if (!object->resolved()) world.Fail("a task has ended, but one of its returns is pending");
       world.CheckOutcome(task, i, ValueOf(*object));
     }
@@ -609,6 +622,7 @@ void SimulatedProcess::Execute() {
   }
   for (size_t i = 0; i < submitters.size(); ++i) {
     SimulatedChannel& channel = *submitters[next_submitter_ % submitters.size()];
+    while (!channel.tasks.empty() && channel.tasks.front().state == SimulatedTask::kRevoked) channel.tasks.pop_front();
     if (channel.tasks.empty()) {
       ++next_submitter_;
       continue;
@@ -662,7 +676,7 @@ bool SimulatedProcess::SendReplies() {
         return false;
       }
       if (of_body) CrashIf(CrashPoint::kBeforeReply);
-      if (of_body) world.Produced(pending.reply.instance, pending.reply, *this);
+      if (of_body) world.Produced(pending.reply, *this);
       Happening happening = pending.reply.happening();
       pending.reply.sent_ns = world.now();
       channel.replies.push_back(std::move(pending.reply));
@@ -809,6 +823,7 @@ void SimulatedProcess::Step() {
   }
   if (driver_ && body_->steps_left == 0) {
     world.Heal();
+    body_->last_gets = true;
     if (!body_->variables.empty()) return BeginGet(body_->variables.back());
     body_.reset();
     world.Note("driver ends", id.value);
@@ -822,7 +837,7 @@ void SimulatedProcess::Step() {
 void SimulatedProcess::EndBody() {
   Body& body = *body_;
   body.ended = true;
-  body.reply = SimulatedReply{.task = body.task.task, .instance = body.task.instance, .by_the_buried = buried};
+  body.reply = SimulatedReply{.task = body.task.task, .instance = body.task.instance};
   CrashIf(CrashPoint::kAfterBody);
   if (body.failed) {
     body.reply.kind = ReplyKind::kTaskError;
@@ -954,6 +969,7 @@ void SimulatedProcess::DoStep() {
       break;
   }
   while (!driver_ && body.variables.size() > kMostVariables) drop_at(0);
+  if (driver_ && world.workload.long_pause && body.steps_left == world.workload.driver_steps / 2) pause = 11'000 * kMs;
   if (body.random.Chance(10)) Drain();
   ScheduleStep(pause);
 }
@@ -991,7 +1007,7 @@ void SimulatedProcess::SubmitChild() {
   pending_.push_back(instance);
   owner.Submit(submission, world.now(), returns, actions_);
   world.Submit(instance, spec, id, returns, submission.dependencies);
-  world.Note("submit", id.value, instance, spec.num_returns);
+  world.Note("submit", id.value, instance, submission.what->shape);
   for (Object* object : returns) body.variables.push_back(object);
   Perform();
 }
@@ -1053,7 +1069,7 @@ void SimulatedProcess::EndGet() {
   SimulatedValue value = ValueOf(*object);
   world.Note("got", id.value, object->id.owner.value, object->id.index);
   world.CheckRead(*this, object->id, value);
-  if (driver_ && body.steps_left == 0) {
+  if (body.last_gets) {
     body.variables.pop_back();
     Drop(object);
     return;

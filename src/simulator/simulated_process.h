@@ -45,7 +45,8 @@ class SimulatedProcess {
   std::string Describe();
   void AfterEvent();
   void NoteLosses();  // for the coverage: what it takes with it
-  void DoomLeased();
+  void DoomLeased(bool condemn);
+  void Absolve();  // its lease was returned in order, and it keeps nothing
 
   World& world;
   const ProcessId id;
@@ -53,7 +54,8 @@ class SimulatedProcess {
   WorkerMachine machine;
   bool alive = true;
   bool buried = false;  // the daemon has declared it dead
-  bool doomed = false;  // whoever leased it is dead; it will be killed
+  bool condemned = false;  // whoever leased it is dead; it will be killed
+  bool doomed = false;  // condemned, or it got references from one that is: what was lost with the dead may lack here
   bool blocked = false;  // the doorbell page's flags
   bool demand = false;
   int64_t paused_until_ns = 0;
@@ -76,6 +78,7 @@ class SimulatedProcess {
     bool resuming = false;
     bool handed_back = false;
     uint64_t wait_number = 0;
+    bool last_gets = false;  // the driver gets all it still has, and drops it
     bool failed = false;  // a get raised, and the body lets it through
     std::string failure;
     SimulatedReply reply;

@@ -46,6 +46,11 @@ World::World(const SimulationOptions& the_options) : options(the_options), rando
     }
     uint64_t faults = random.Below(10);
     for (uint64_t i = 0; i < faults; ++i) {
+      // The rare ones need a plan most.
+      if (workload.long_pause && i < 2) {
+        planned_faults_.push_back({static_cast<FaultKind>(random.Below(3)), Happening::kExit, 0});
+        continue;
+      }
       planned_faults_.push_back({static_cast<FaultKind>(random.Below(3)),
                                  static_cast<Happening>(random.Below(static_cast<uint64_t>(Happening::kCount))),
                                  static_cast<uint32_t>(random.Below(random.Chance(60) ? 3 : 60))});
@@ -240,7 +245,7 @@ SimulatedChannel* World::OpenChannel(ProcessId submitter, ProcessId worker) {
     channel->worker = worker;
     channel->asynchronous = asynchronous;
     channel->task_room = room;
-    channel->reply_room = room;
+    channel->reply_room = room < 100 ? 1 + room / 3 : room;
   }
   return channel.get();
 }
@@ -276,13 +281,8 @@ void World::BodyStarted(uint64_t instance, SimulatedProcess& worker) {
   }
 }
 
-void World::Produced(uint64_t instance, const SimulatedReply& reply, SimulatedProcess& worker) {
-  if (worker.buried) return;  // nobody listens to it
-  Submitted& task = tasks.at(instance);
-  task.produced = true;
-  task.kind = reply.kind;
-  task.error = reply.error;
-  task.values = reply.values;
+void World::Produced(const SimulatedReply& reply, SimulatedProcess& worker) {
+  tasks.at(reply.instance).produced[worker.id] = reply;
 }
 
 void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& value) {
@@ -304,6 +304,7 @@ void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& valu
     if (dependency == objects.end()) continue;
     of_dependency = of_dependency || (dependency->second.resolved && dependency->second.outcome.kind == value.kind &&
                                       dependency->second.outcome.bytes == value.bytes);
+    of_dependency = of_dependency || dependency->second.vanished;
     of_dependency = of_dependency || (Is(value, "OwnerDiedError") && !Trusted(id.owner));
   }
   switch (value.kind) {
@@ -312,14 +313,16 @@ void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& valu
       break;
     case ValueKind::kInline:
     case ValueKind::kStored:
-      if (!task.produced || task.kind != ReplyKind::kValues || i >= task.values.size()) wrong("no body returned it");
-      if (!Same(task.values[i], value)) wrong("its body returned something else");
+      if (!task.replied || task.reply.kind != ReplyKind::kValues || i >= task.reply.values.size()) {
+        wrong("no body returned it");
+      }
+      if (!Same(task.reply.values[i], value)) wrong("its body returned something else");
       if (value.kind == ValueKind::kInline && value.bytes != ValueBytes(task.spec.number, i)) wrong("not its own value");
       break;
     case ValueKind::kTaskError:
       if (of_dependency) break;
-      if (!task.produced || task.error != value.bytes) wrong("no body raised it");
-      if (task.kind == ReplyKind::kRetryableError && !exhausted) wrong("it was not tried again as asked");
+      if (!task.replied || task.reply.error != value.bytes) wrong("no body raised it");
+      if (task.reply.kind == ReplyKind::kRetryableError && !exhausted) wrong("it was not tried again as asked");
       break;
     case ValueKind::kSystemError:
       if (of_dependency) break;
@@ -352,9 +355,11 @@ void World::CheckRead(SimulatedProcess& reader, ObjectId id, const SimulatedValu
     if (Trusted(id.owner)) Fail("process " + std::to_string(reader.id.value) + " read an error of " + Text(id) + " before its owner: " + value.bytes.substr(0, 200));
     return;
   }
+  // The result of an earlier task of the reader's own.
   const Submitted& task = tasks.at(known.instance);
-  if (!task.produced || known.number >= task.values.size() || task.values[known.number].kind != value.kind ||
-      task.values[known.number].bytes != value.bytes) {
+  auto made = task.produced.find(reader.id);
+  if (made == task.produced.end() || known.number >= made->second.values.size() ||
+      made->second.values[known.number].kind != value.kind || made->second.values[known.number].bytes != value.bytes) {
     Fail("process " + std::to_string(reader.id.value) + " read object " + Text(id) + " differently from what was made");
   }
 }
@@ -403,7 +408,7 @@ void World::CheckRest() {
   for (auto& [id, process] : processes) {
     if (!process->alive) continue;
     std::string who = "at rest, process " + std::to_string(id.value);
-    if (process->doomed || process->buried) Fail(who + " was to be killed and was not");
+    if (process->condemned || process->buried) Fail(who + " was to be killed and was not");
     if (process->owner.live_tasks() != 0) Fail(who + " still has tasks");
     if (process->owner.live_objects() != 0) Fail(who + " still has objects");
     if (process->owner.AnyLeased()) Fail(who + " still holds leases");
@@ -414,8 +419,9 @@ void World::CheckRest() {
   }
   for (const auto& [location, range] : store) {
     if (range.freed) continue;
-    // What a dead owner left behind, and results that died with their worker, are not freed one by one.
-    if (!Alive(range.id.owner) || (!range.delivered && !Alive(range.writer))) continue;
+    // What a dead owner left behind, and results that died with their worker, are not freed one by one; nor is what
+    // its writer was told to free and did not live to.
+    if (!Alive(range.id.owner) || ((!range.delivered || range.let_go) && !Alive(range.writer))) continue;
     Fail("at rest, the memory of object " + Text(range.id) + " is still in use");
   }
   daemon->CheckRest();

@@ -42,10 +42,9 @@ struct Submitted {
   uint32_t lost = 0;       // attempts that went with their worker
   uint32_t raised = 0;     // attempts whose exception asked for a retry
   bool finished = false;
-  bool produced = false;   // below: what its last attempt sent
-  ReplyKind kind = ReplyKind::kValues;
-  std::string error;
-  std::vector<SimulatedValue> values;
+  std::map<ProcessId, SimulatedReply> produced;  // by whom
+  bool replied = false;    // below: the reply that its submitter took
+  SimulatedReply reply;
 };
 
 // What is known of an object beyond its owner.
@@ -53,6 +52,7 @@ struct KnownObject {
   uint64_t instance = 0;  // of the task that makes it; 0: it was put
   uint32_t number = 0;    // which return
   bool resolved = false;
+  bool vanished = false;  // freed in the moment it ended, before anybody could look
   SimulatedValue outcome;
 };
 
@@ -100,7 +100,7 @@ class World {
               const std::vector<Object*>& dependencies);
   void Put(ObjectId id, SimulatedValue value);
   void BodyStarted(uint64_t instance, SimulatedProcess& worker);
-  void Produced(uint64_t instance, const SimulatedReply& reply, SimulatedProcess& worker);
+  void Produced(const SimulatedReply& reply, SimulatedProcess& worker);
   // The owner has this value for the object now, for good.
   void CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& value);
   // A process looks at a value, which came to it by whatever way.
