@@ -202,7 +202,6 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
               head.num_mentioned <= in.remaining() / sizeof(ObjectId) &&
               head.num_dependencies <= in.remaining() / sizeof(DependencyHead);
   const ProcessId from = submitter.peer->process;
-  std::vector<Object*> received;  // mentioned to us, or looked at in place
   std::vector<ObjectId> mentioned;
   struct Pending {
     ObjectId id;
@@ -226,13 +225,13 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
           stored.push_back({dependency.id, ByteReader(value).Fixed<Location>(), call_.dependencies.size()});
           break;
         case DependencyKind::kEarlier: {
-          Remembered& earlier = Memory(dependency.id);
-          if (earlier.id != dependency.id) {
+          const WorkerMachine::Remembered* earlier = machine_.Recall(dependency.id);
+          if (!earlier) {
             missing = true;
-          } else if (earlier.stored) {
-            stored.push_back({dependency.id, earlier.location, call_.dependencies.size()});
+          } else if (earlier->stored) {
+            stored.push_back({dependency.id, earlier->location, call_.dependencies.size()});
           } else {
-            argument.bytes = earlier.bytes;
+            argument.bytes = earlier->bytes;
           }
           break;
         }
@@ -253,14 +252,9 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   if (!mentioned.empty() || !stored.empty()) {
     std::unique_lock lock(runtime_.mutex_);
     Owner& owner = *runtime_.owner_;
-    for (ObjectId id : mentioned) {
-      if (Object* object = owner.Receive(id, id.owner == runtime_.self() ? 0 : 1)) received.push_back(object);
-    }
+    for (ObjectId id : mentioned) machine_.Accept(owner, id, true);
     for (Pending& pending : stored) {
-      Object* object = owner.Receive(pending.id, 0);
-      if (!object) continue;
-      received.push_back(object);
-      call_.dependencies[pending.argument].object = object;
+      call_.dependencies[pending.argument].object = machine_.Accept(owner, pending.id, false);
     }
   }
   bool lost = false;
@@ -286,13 +280,19 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   outcome_.error.clear();
   if (lost) {
     submitter.peer->channel->Pop();
-    outcome_.kind = ReplyKind::kHandedBack;
-  } else {
-    runner_.Prepare(call_);
-    submitter.peer->channel->Pop();
-    runtime_.owner_->set_depth(head.depth + 1);
-    runner_.Run(returns_, outcome_);
+    {
+      std::unique_lock lock(runtime_.mutex_);
+      machine_.Decline(*runtime_.owner_, runtime_.actions_);
+      runtime_.Perform();
+    }
+    if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
+    HandBack(submitter, head.task, ReplyKind::kHandedBack);
+    return;
   }
+  runner_.Prepare(call_);
+  submitter.peer->channel->Pop();
+  runtime_.owner_->set_depth(head.depth + 1);
+  runner_.Run(returns_, outcome_);
 
   // Stored results are visible to others from here on.
   for (TaskReturn& value : outcome_.values) {
@@ -302,7 +302,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   ReplyHead reply{.task = head.task, .kind = static_cast<uint32_t>(outcome_.kind)};
   std::vector<GivenBack> given_back;
   std::vector<uint64_t> retained;
-  bool references = !received.empty();
+  bool references = machine_.holds_references();
   for (TaskReturn& value : outcome_.values) references = references || !value.contained.empty();
   if (references) {
     std::unique_lock lock(runtime_.mutex_);
@@ -315,25 +315,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
     runtime_.Perform();
     runtime_.DrainDrops();
     runtime_.Perform();
-    for (Object* object : received) {
-      bool last = object->local_references.fetch_sub(1, std::memory_order_acq_rel) == 1 && object->holds == 0;
-      bool theirs = object->borrowed && object->id.owner == from;
-      if (last && theirs && object->mentions > 0) {
-        given_back.push_back({object->id.index, object->mentions});
-        object->mentions = 0;
-      } else if (!last && theirs && object->mentions == 0) {
-        // An earlier result that user code still looks at; another of our references may end this below.
-        if (object->local_references.load(std::memory_order_acquire) > 0) {
-          bool ours_too = std::find(received.begin(), received.end(), object) != received.end() &&
-                          std::count(received.begin(), received.end(), object) > 1;
-          if (!ours_too || object == received.back()) {
-            retained.push_back(object->id.index);
-            object->mentions = 1;
-          }
-        }
-      }
-      owner.Consider(object, actions);
-    }
+    machine_.Release(owner, from, given_back, retained, actions);
     runtime_.Perform();
   }
   // What was routed must be on its way before the reply, so that an owner hears of a borrower before it can lose it.
@@ -372,12 +354,8 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
 
   for (size_t i = 0; i < outcome_.values.size(); ++i) {
     TaskReturn& value = outcome_.values[i];
-    if (!value.contained.empty() || (!value.room.data && value.bytes.size() > kMaxRememberedBytes)) continue;
-    Remembered& memory = Memory(returns_[i]);
-    memory.id = returns_[i];
-    memory.stored = value.room.data != nullptr;
-    memory.location = value.room.location;
-    if (!memory.stored) memory.bytes.assign(value.bytes);
+    machine_.Remember(returns_[i], value.room.data != nullptr, value.bytes, value.room.location,
+                      !value.contained.empty());
   }
   for (TaskReturn& value : outcome_.values) {
     for (Object* object : value.contained) runtime_.DropReference(object);

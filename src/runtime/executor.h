@@ -4,7 +4,8 @@
 // never waits for one. While a body waits in `get` for longer than a millisecond, what is queued behind it is handed
 // back, so that it can run elsewhere. The body itself is the front end's (TaskRunner).
 //
-// Results are remembered for a while, so that a task that takes the result of an earlier one can be queued behind it.
+// Results are remembered for a while, so that a task that takes the result of an earlier one can be queued behind it;
+// that, and what becomes of the references that come with a task, is decided by WorkerMachine.
 //
 // Threads: Run on the worker's main thread. HandBackQueued from the same thread, inside a body that waits. Adopt and
 // ExitWhenIdle from the link thread, with the runtime's lock held.
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "runtime/runtime.h"
+#include "runtime/worker_machine.h"
 
 namespace weft::core {
 
@@ -93,16 +95,6 @@ class Executor {
     std::unordered_map<uint32_t, std::unique_ptr<DefinedTemplate>> templates;
     bool owes_wake_up = false;
   };
-  // The result of a recent task. Direct-mapped: a collision forgets, and the task that wanted it is handed back.
-  struct Remembered {
-    ObjectId id;
-    bool stored = false;
-    std::string bytes;
-    Location location;
-  };
-  static constexpr size_t kRemembered = 1024;
-  static constexpr size_t kMaxRememberedBytes = 1024;
-
   bool Step();  // one frame; false if there was none
   bool TakeFrame(Submitter& submitter, const Frame& frame);
   void Define(Submitter& submitter, std::string_view bytes);
@@ -111,7 +103,6 @@ class Executor {
   uint8_t* RoomForReply(Submitter& submitter, uint32_t size);
   void SendReply(Submitter& submitter, uint32_t size);
   void WakeSubmitters();
-  Remembered& Memory(ObjectId id) { return remembered_[(id.index ^ id.owner.value * 131) % kRemembered]; }
 
   Runtime& runtime_;
   TaskRunner& runner_;
@@ -121,7 +112,7 @@ class Executor {
   std::atomic<bool> news_{false};
   std::atomic<bool> exit_{false};
   std::atomic<bool> exit_at_once_{false};
-  std::vector<Remembered> remembered_{kRemembered};
+  WorkerMachine machine_;  // guarded by the runtime's lock where it touches objects
   TaskCall call_;
   TaskOutcome outcome_;
   std::vector<ObjectId> returns_;

@@ -4,6 +4,12 @@
 #include <cstring>
 
 namespace weft::core {
+namespace {
+
+// A channel that is full although its worker owes nothing is being emptied; it is tried again after this.
+constexpr int64_t kPushAgainNs = 1'000'000;
+
+}  // namespace
 
 // ---- records ------------------------------------------------------------------------------------------------------
 
@@ -204,6 +210,7 @@ void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
   if (object->id.owner == receiver || dead_.contains(receiver)) return;
   if (object->borrowed) {
     if (dead_.contains(object->id.owner)) return;
+    object->handed_on = true;
     out.push_back({.kind = ActionKind::kMention, .process = receiver, .number = 1, .id = object->id});
   } else {
     if (!object->borrowers) object->borrowers = new std::map<ProcessId, int64_t>();
@@ -237,6 +244,7 @@ void Owner::SendTo(Object* object, ProcessId asker, Actions& out) {
   if (object->contained) {
     for (Object* inner : *object->contained) Mention(inner, asker, out);
   }
+  Hold(object);  // until it was sent: the asker may have given it back meanwhile, and nobody else may want it
   out.push_back({.kind = ActionKind::kSendValue, .object = object, .process = asker, .id = object->id});
 }
 
@@ -394,10 +402,13 @@ void Owner::Enqueue(Task* task, bool at_front) {
   task->state = TaskState::kReady;
   Shape& shape = shapes_[task->what->shape];
   at_front ? shape.ready.PushFront(task) : shape.ready.PushBack(task);
-  if (!shape.dirty) {
-    shape.dirty = true;
-    dirty_shapes_.push_back(task->what->shape);
-  }
+  MarkDirty(task->what->shape);
+}
+
+void Owner::MarkDirty(uint32_t number) {
+  if (shapes_[number].dirty) return;
+  shapes_[number].dirty = true;
+  dirty_shapes_.push_back(number);
 }
 
 void Owner::Settle(Actions& out) {
@@ -417,12 +428,6 @@ void Owner::Settle(Actions& out) {
 
 void Owner::Pump(uint32_t number, Actions& out) {
   Shape& shape = shapes_[number];
-  if (!shape.why_refused.empty()) {
-    while (Task* task = shape.ready.PopFront()) {
-      FailTask(task, ValueKind::kSystemError, "UnschedulableError\n" + shape.why_refused, out);
-    }
-    return;
-  }
   while (shape.ready.first) {
     int32_t best = -1;
     for (int32_t candidate : shape.workers) {
@@ -540,8 +545,8 @@ void Owner::PushRefused(uint64_t task_handle, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
   Task* task = tasks_.Find(task_handle);
   if (!task || task->state != TaskState::kPushed) return;
-  LeasedWorker& worker = workers_[task->worker];
-  if (worker.pushed.size > 1) worker.full = true;  // else nothing would ever unset it; the caller tries again
+  // Until its next result; if it owes none (its channel is full of what was revoked), until Tick.
+  workers_[task->worker].full = true;
   TakeBack(task, out);
   Retry(task, out);
   Settle(out);
@@ -672,10 +677,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   // Refill in batches: not before half of the worker's queue is done.
   Shape& shape = shapes_[worker.shape];
   bool refill = shape.ready.first ? worker.pushed.size <= max_pushed / 2 : worker.pushed.size == 0;
-  if (worker.leased && (refill || handed_back) && !shape.dirty) {
-    shape.dirty = true;
-    dirty_shapes_.push_back(worker.shape);
-  }
+  if (worker.leased && (refill || handed_back)) MarkDirty(worker.shape);
   Settle(out);
 }
 
@@ -719,9 +721,11 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
   auto [it, fresh] = worker_numbers_.try_emplace(process, static_cast<int32_t>(workers_.size()));
   if (fresh) workers_.emplace_back().process = process;
   LeasedWorker& worker = workers_[it->second];
-  if (worker.dead || worker.leased) {  // it died before the grant arrived; the daemon has taken the lease back
-    WishLeases(number, out);
-    return;
+  if (worker.dead || worker.leased) {
+    // We heard of its death first (a message to it was answered so); its burial ends the lease. The wish was spent on
+    // it, so another one is due.
+    MarkDirty(number);
+    return Settle(out);
   }
   worker.lease = lease;
   worker.leased = true;
@@ -730,20 +734,18 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
   worker.idle_since_ns = now_ns;
   shape.workers.push_back(it->second);
   lease_workers_[lease] = it->second;
-  if (!shape.dirty) {
-    shape.dirty = true;
-    dirty_shapes_.push_back(number);
-  }
+  MarkDirty(number);
   Settle(out);
 }
 
 void Owner::LeaseRefused(uint32_t number, const std::string& why, Actions& out) {
   Shape& shape = shapes_[number];
-  shape.why_refused = why;
   shape.wished = 0;
-  if (!shape.dirty) {
-    shape.dirty = true;
-    dirty_shapes_.push_back(number);
+  // Who holds leases of the shape goes on with them, and asks again when that no longer does. Nothing is remembered:
+  // what cannot be had now may be had later, and what never can is refused again.
+  if (!shape.workers.empty()) return;
+  while (Task* task = shape.ready.PopFront()) {
+    FailTask(task, ValueKind::kSystemError, "UnschedulableError\n" + why, out);
   }
   Settle(out);
 }
@@ -769,10 +771,7 @@ void Owner::DropLease(LeasedWorker& worker) {
   Shape& shape = shapes_[worker.shape];
   std::erase_if(shape.workers, [&](int32_t number) { return &workers_[number] == &worker; });
   lease_workers_.erase(worker.lease);
-  if (!shape.dirty) {
-    shape.dirty = true;
-    dirty_shapes_.push_back(worker.shape);
-  }
+  MarkDirty(worker.shape);
 }
 
 void Owner::ReturnLease(LeasedWorker& worker, Actions& out) {
@@ -810,8 +809,12 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
 void Owner::Tick(int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
   for (LeasedWorker& worker : workers_) {
-    if (worker.leased && worker.pushed.size == 0 && now_ns - worker.idle_since_ns >= lease_idle_ns) {
+    if (!worker.leased || worker.pushed.size > 0) continue;
+    if (now_ns - worker.idle_since_ns >= lease_idle_ns) {
       ReturnLease(worker, out);
+    } else if (worker.full && now_ns - worker.idle_since_ns >= kPushAgainNs) {
+      worker.full = false;
+      MarkDirty(worker.shape);
     }
   }
   for (uint32_t number = 0; number < shapes_.size(); ++number) {
@@ -830,7 +833,8 @@ int64_t Owner::NextTick() const {
     if (next == 0 || at < next) next = at;
   };
   for (const LeasedWorker& worker : workers_) {
-    if (worker.leased && worker.pushed.size == 0) consider(worker.idle_since_ns + lease_idle_ns);
+    if (!worker.leased || worker.pushed.size > 0) continue;
+    consider(worker.idle_since_ns + (worker.full ? std::min(kPushAgainNs, lease_idle_ns) : lease_idle_ns));
   }
   for (const Shape& shape : shapes_) {
     if (shape.wished > 0 && shape.quiet_since_ns > 0) consider(shape.quiet_since_ns + lease_idle_ns / 10);

@@ -88,9 +88,10 @@ struct Object {
   std::vector<ProcessId>* askers = nullptr;  // borrowers that asked for the value before it was there
   Object* next_dropped = nullptr;            // in the list of drops, which then holds the last local reference
   bool borrowed = false;
-  bool fetching = false;  // borrowed: the owner was asked
-  uint32_t mentions = 0;  // borrowed: how often the owner was told of us
-  uint32_t waiters = 0;   // threads that want to be woken when it resolves
+  bool fetching = false;   // borrowed: the owner was asked
+  bool handed_on = false;  // borrowed: the owner was sent word, through the daemon, of somebody we gave it to
+  uint32_t mentions = 0;   // borrowed: how often the owner was told of us
+  uint32_t waiters = 0;    // threads that want to be woken when it resolves
   uint32_t callbacks = 0;
   bool resolved() const { return value.kind() != ValueKind::kPending; }
   ~Object();
@@ -157,7 +158,7 @@ struct LeasedWorker {
   bool leased = false;
   bool recalled = false;
   bool blocked = false;  // handed tasks back because its task waits; until its next result
-  bool full = false;     // its channel refused a frame; until its next result
+  bool full = false;     // its channel refused a frame; until its next result, or Tick if it owes none
   bool dead = false;
   int64_t idle_since_ns = 0;
 };
@@ -171,7 +172,7 @@ enum class ActionKind : uint8_t {
   kMention,        // tell id.owner that process borrows id (number times)
   kGiveBack,       // tell id.owner that process no longer borrows id (number times)
   kFetch,          // ask id.owner for the value of the borrowed object
-  kSendValue,      // object's value to process, which asked
+  kSendValue,      // object's value to process, which asked; then Unhold it (nullptr: it no longer exists)
   kResolved,       // object has a value now (only where somebody waits)
 };
 
@@ -226,6 +227,8 @@ class Owner {
   explicit Owner(ProcessId self) : self_(self) {}
   Owner(const Owner&) = delete;
   ~Owner();
+
+  ProcessId self() const { return self_; }
 
   // ---- set-up: interned for the life of the owner
   uint32_t InternShape(const ResourceAmounts& amounts);
@@ -304,12 +307,12 @@ class Owner {
     uint32_t leases = 0;
     uint32_t revoking = 0;
     bool dirty = false;
-    std::string why_refused;     // not empty: never to be had
     int64_t quiet_since_ns = 0;  // nothing to run since
   };
 
   bool Usable(const LeasedWorker& worker) const;
   void Enqueue(Task* task, bool at_front);  // to ready, or to waiting if arguments are missing
+  void MarkDirty(uint32_t shape);           // to be pumped by Settle
   void Pump(uint32_t shape, Actions& out);
   void PushTo(int32_t worker, Task* task, Actions& out);
   bool TryPushBehind(Task* task, Actions& out);

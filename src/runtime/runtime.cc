@@ -682,6 +682,7 @@ void Runtime::Perform() {
           answer.bytes = "ObjectLostError\nits owner no longer has the object";
         }
         Route(action.process, answer);
+        if (action.object) owner_->Unhold(action.object, actions_);
         break;
       }
       case ActionKind::kResolved: {

@@ -99,7 +99,11 @@ void LocalScheduler::Handle(const WorkerRetired& event, std::vector<SchedulerAct
 void LocalScheduler::Handle(const ProcessLost& event, std::vector<SchedulerAction>& out) {
   if (processes_.erase(event.process) == 0) return;
   if (auto worker = workers_.find(event.process); worker != workers_.end()) {
-    if (worker->second.lease.value != 0) EndLease(worker->second.lease);
+    if (worker->second.lease.value != 0) {
+      ResourceLedger before = free_;
+      EndLease(worker->second.lease);
+      if (faults.keep_resources_of_dead_workers) free_ = before;
+    }
     workers_.erase(worker);
   }
   // What it held as a submitter is not free before the workers are gone: they may be in the middle of a task.
@@ -107,7 +111,7 @@ void LocalScheduler::Handle(const ProcessLost& event, std::vector<SchedulerActio
     if (lease.claim.first != event.process) continue;
     lease.claim.first = ProcessId{};
     lease.recalled = false;
-    out.emplace_back(KillWorker{lease.worker});
+    if (!faults.spare_workers_of_the_dead) out.emplace_back(KillWorker{lease.worker});
   }
   std::erase_if(claims_, [&](const ClaimEntry& entry) { return entry.first.first == event.process; });
   for (auto& [id, worker] : workers_) worker.earlier_holders.erase(event.process);
@@ -117,8 +121,8 @@ void LocalScheduler::Handle(const ProcessLost& event, std::vector<SchedulerActio
 void LocalScheduler::Handle(const StartingGivenUp& event, std::vector<SchedulerAction>& out) {
   for (auto entry = claims_.begin(); entry != claims_.end();) {
     auto& [key, claim] = *entry;
-    // Who holds a lease already goes on with it, only not with more.
-    if (claim.wish > 0 && claim.held == 0) out.emplace_back(RefuseLeases{key.first, key.second, event.why});
+    // Who holds a lease already goes on with it, only not with more; but it must know that its wish is forgotten.
+    if (claim.wish > 0) out.emplace_back(RefuseLeases{key.first, key.second, event.why});
     claim.wish = 0;
     claim.passed_over = 0;
     entry = claim.held == 0 ? claims_.erase(entry) : std::next(entry);
@@ -320,6 +324,8 @@ void LocalScheduler::Recall(ResourceLedger expected, std::vector<std::pair<Claim
         bool richer = keeps > mine + 1;
         bool deeper = mine == 0 && entry.second.depth > holder.depth;
         if (!richer && !deeper && !my_turn) continue;
+        // A deeper wish would get it back before we do, and it would be recalled again, for ever.
+        if (holder.wish > 0 && holder.depth > entry.second.depth) continue;
         if (victim == nullptr || keeps >= victim_keeps) {  // the newest lease of the richest
           victim = &item;
           victim_keeps = keeps;

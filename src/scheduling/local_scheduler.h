@@ -101,6 +101,12 @@ class LocalScheduler {
     uint32_t max_workers = 1024;
   };
 
+  // Planted bugs, to show that the simulator finds them. All off outside the simulator's own tests.
+  struct Faults {
+    bool keep_resources_of_dead_workers = false;
+    bool spare_workers_of_the_dead = false;
+  };
+
   explicit LocalScheduler(Config config);
 
   void Handle(const ProcessJoined& event, std::vector<SchedulerAction>& out);
@@ -129,6 +135,8 @@ class LocalScheduler {
   size_t lease_count() const { return leases_.size(); }
 
   void CheckInvariants() const;
+
+  Faults faults;
 
  private:
   // One process's interest in one shape: what it wishes and what it holds.

@@ -1,0 +1,70 @@
+// What a worker decides about the tasks it is given, apart from running them: whether an argument that an earlier task
+// made is still known, what becomes of the references that come with a task, and which results are worth remembering.
+// Pure: no thread, clock, channel or shared memory inside.
+//
+// Called by Executor (with the runtime's lock held where an Owner is passed) and by the simulator. One task at a time:
+// Accept for each reference that comes with it, then exactly one of Release (it ran) and Decline (it is handed back).
+//
+// References. Whoever pushed the task has mentioned us to the owner of each reference in it. When the task has run, we
+// either still use a reference or give its mentions back: in the reply if the submitter owns it, which costs nothing,
+// otherwise (Owner::Consider) by a message through the daemon. A reply overtakes what goes through the daemon; so if
+// we have handed the reference on, and the owner may not have heard of that yet, giving back goes behind it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/owner.h"
+#include "wire/task_frame.h"
+
+namespace weft::core {
+
+class WorkerMachine {
+ public:
+  // Planted bugs, to show that the simulator finds them. All off outside the simulator's own tests.
+  struct Faults {
+    bool give_back_before_handing_on = false;
+    bool forget_to_retain = false;
+  };
+
+  // The result of a recent task. Direct-mapped: a collision forgets, and the task that wanted it is handed back.
+  struct Remembered {
+    ObjectId id;
+    bool stored = false;
+    std::string bytes;
+    Location location;
+  };
+  static constexpr size_t kRemembered = 1024;
+  static constexpr size_t kMaxRememberedBytes = 1024;
+
+  // The result of an earlier task; nullptr: it is not known, hand the task back.
+  const Remembered* Recall(ObjectId id) const;
+  // `bytes` or, if stored, `location`. A value with references inside is not remembered: who takes it over must be
+  // mentioned for them.
+  void Remember(ObjectId id, bool stored, std::string_view bytes, const Location& location, bool has_references);
+  void ForgetResults();
+
+  // A reference that comes with the task: `mentioned`, or only looked at in place while the task runs. nullptr if it is
+  // an object of our own that no longer exists.
+  Object* Accept(Owner& owner, ObjectId id, bool mentioned);
+  // The task does not run after all. Its submitter takes the mentions back by itself.
+  void Decline(Owner& owner, Actions& out);
+  // The task has run and everything its values contain was mentioned for `submitter`. What goes into the reply is
+  // added to `given_back` and `retained`; actions are to be performed, and sent, before the reply.
+  void Release(Owner& owner, ProcessId submitter, std::vector<GivenBack>& given_back, std::vector<uint64_t>& retained,
+               Actions& out);
+  bool holds_references() const { return !accepted_.empty(); }
+
+  Faults faults;
+
+ private:
+  static size_t Slot(ObjectId id) { return (id.index ^ id.owner.value * 131) % kRemembered; }
+
+  std::vector<Remembered> remembered_{kRemembered};
+  std::vector<std::pair<Object*, bool>> accepted_;  // one local reference each; was it a mention?
+};
+
+}  // namespace weft::core

@@ -1,0 +1,106 @@
+// What the simulated runs have met: each kind of message with each kind of fault, and each place to crash at. A set of
+// runs that never saw some of it proves less than it seems to, and fails as blind.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "wire/messages.h"
+
+namespace weft::core {
+
+enum class Happening : uint8_t {
+  // through channels
+  kTask,
+  kValues,
+  kTaskError,
+  kRetryableError,
+  kHandedBack,
+  kHandedBackBlocked,
+  kRevokeAsked,
+  kRevokeAnswered,
+  // from a process to its daemon
+  kWorkerReady,
+  kRequestLeases,
+  kReturnLease,
+  kBlocked,
+  kFreeObjects,
+  // between processes, through the daemon
+  kMention,
+  kGiveBack,
+  kAskValue,
+  kValue,
+  // from the daemon to a process
+  kChannelOpened,
+  kLeaseGranted,
+  kLeaseRecalled,
+  kLeaseRefused,
+  kProcessDied,
+  kObjectsFreed,
+  kExit,
+  kCount,
+};
+
+enum class FaultKind : uint8_t {
+  kCrash,     // one of its ends died while it was on its way or being handled
+  kDelay,     // it took long
+  kPause,     // its receiver stood still
+  kFull,      // there was no room for it
+  kHandBack,  // the worker handed the task back without need
+  kStorm,     // while leases were recalled without need
+  kUntimely,  // its sender had been declared dead and was not
+  kCount,
+};
+
+// Where a process may die.
+enum class CrashPoint : uint8_t {
+  kStarting,
+  kIdle,  // at any time
+  kOnMessage,
+  kOnReply,
+  kBetweenActions,
+  kBeforeSend,
+  kAfterSend,
+  kBeforeClaim,
+  kAfterClaim,
+  kInBody,
+  kInGet,
+  kAfterBody,
+  kBeforeReply,
+  kAfterReply,
+  kCount,
+};
+
+std::string_view NameOf(Happening happening);
+std::string_view NameOf(FaultKind fault);
+std::string_view NameOf(CrashPoint point);
+
+class Coverage {
+ public:
+  void Met(Happening happening) { ++seen_[static_cast<size_t>(happening)]; }
+  void Met(Happening happening, FaultKind fault) { ++met_[static_cast<size_t>(happening)][static_cast<size_t>(fault)]; }
+  void Crashed(CrashPoint point) { ++crashes_[static_cast<size_t>(point)]; }
+  uint64_t crashes() const;
+  uint64_t Seen(Happening happening) const { return seen_[static_cast<size_t>(happening)]; }
+  void Add(const Coverage& other);
+  // What should have been met and was not.
+  std::vector<std::string> Missing() const;
+  std::string Table() const;
+
+ private:
+  static bool Applies(Happening happening, FaultKind fault);
+
+  std::array<uint64_t, static_cast<size_t>(Happening::kCount)> seen_{};
+  std::array<std::array<uint64_t, static_cast<size_t>(FaultKind::kCount)>, static_cast<size_t>(Happening::kCount)>
+      met_{};
+  std::array<uint64_t, static_cast<size_t>(CrashPoint::kCount)> crashes_{};
+};
+
+// A message between a process and its daemon; a routed one is named by what it carries.
+Happening HappeningOf(const Message& message);
+
+}  // namespace weft::core

@@ -1,0 +1,83 @@
+#include "simulator/script.h"
+
+namespace weft::core {
+
+uint64_t DerivedNumber(uint64_t number, uint64_t n) {
+  Random random(number * 0x9e3779b97f4a7c15ull + n + 1);
+  random.Next();
+  return random.Next() | 1;
+}
+
+Workload DrawWorkload(Random& random) {
+  Workload w;
+  w.cpus = static_cast<uint32_t>(1 + random.Below(8));
+  w.gpus = static_cast<uint32_t>(random.Below(3));
+  w.tasks = static_cast<uint32_t>(60 + random.Below(340));
+  w.driver_steps = static_cast<uint32_t>(40 + random.Below(160));
+  w.max_depth = static_cast<uint32_t>(1 + random.Below(4));
+  w.raise_percent = static_cast<uint32_t>(random.Below(4) * 5);
+  w.stored_percent = static_cast<uint32_t>(random.Below(4) * 20);
+  w.longest_compute_ns = random.Chance(50) ? 300'000 : 10'000'000;
+  w.long_pause = random.Chance(25);
+  return w;
+}
+
+TaskSpec DrawTask(uint64_t number, uint32_t depth, const Workload& workload) {
+  Random random(number);
+  TaskSpec spec;
+  spec.number = number;
+  spec.depth = depth;
+  uint64_t shape = random.Below(100);
+  int64_t cpus = kResourceUnit;
+  if (shape < 10) {
+    cpus = kResourceUnit / 2;
+  } else if (shape < 20 && workload.cpus >= 2) {
+    cpus = 2 * kResourceUnit;
+  } else if (shape < 22) {
+    cpus = (workload.cpus + 1) * kResourceUnit;
+    spec.satisfiable = false;
+  }
+  spec.shape = {{"CPU", cpus}};
+  if (shape >= 22 && shape < 27 && workload.gpus > 0) spec.shape.emplace_back("gpu", kResourceUnit);
+  if (shape == 27) spec.shape.clear();
+  uint64_t returns = random.Below(20);
+  spec.num_returns = returns == 0 ? 0 : returns < 15 ? 1 : static_cast<uint32_t>(2 + random.Below(3));
+  spec.max_retries = static_cast<int32_t>(random.Below(4));
+  if (random.Chance(workload.raise_percent)) {
+    spec.ending = random.Chance(50) ? Ending::kRaise : Ending::kRaiseEarly;
+    spec.succeeds_at = static_cast<uint32_t>(1 + random.Below(3));
+  }
+  spec.steps = depth >= workload.max_depth ? static_cast<uint32_t>(random.Below(3))
+               : random.Chance(70)         ? static_cast<uint32_t>(random.Below(4))
+                                           : static_cast<uint32_t>(random.Below(12));
+  // What a waiting task keeps besides CPUs is not lent: if its children need the same, they wait for ever.
+  if (spec.shape.size() > 1) spec.steps = 0;
+  spec.unsendable = random.Below(200) == 0;
+  return spec;
+}
+
+Step DrawStep(Random& random, bool driver) {
+  uint64_t r = random.Below(100);
+  if (r < 45) return Step::kSubmit;
+  if (r < 53) return Step::kPut;
+  if (r < (driver ? 60 : 70)) return Step::kGet;
+  if (r < 80) return Step::kDrop;
+  if (r < 85 && !driver) return Step::kKeep;
+  if (r < 89 && !driver) return Step::kForget;
+  return Step::kCompute;
+}
+
+std::string ValueBytes(uint64_t number, uint32_t i) {
+  std::string bytes = "value " + std::to_string(number) + "." + std::to_string(i);
+  // Some fit into a record, some do not, some are too large to be remembered.
+  uint64_t kind = DerivedNumber(number, 77 + i) % 8;
+  if (kind == 0) bytes.resize(2000, '.');
+  if (kind == 1) bytes.resize(100, '.');
+  return bytes;
+}
+
+bool IsStored(uint64_t number, uint32_t i, const Workload& workload) {
+  return DerivedNumber(number, 177 + i) % 100 < workload.stored_percent;
+}
+
+}  // namespace weft::core

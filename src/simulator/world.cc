@@ -1,0 +1,448 @@
+#include "simulator/world.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "simulator/simulated_daemon.h"
+#include "simulator/simulated_process.h"
+
+namespace weft::core {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+
+bool Is(const SimulatedValue& value, std::string_view error) {
+  return value.kind == ValueKind::kSystemError && value.bytes.starts_with(error);
+}
+
+bool Same(const SimulatedValue& a, const SimulatedValue& b) {
+  return a.kind == b.kind && a.bytes == b.bytes && a.contained == b.contained &&
+         (a.kind != ValueKind::kStored || a.location == b.location);
+}
+
+std::string Text(ObjectId id) { return std::to_string(id.owner.value) + "/" + std::to_string(id.index); }
+
+}  // namespace
+
+World::World(const SimulationOptions& the_options) : options(the_options), random(the_options.seed * 7919 + 17) {
+  workload = DrawWorkload(random);
+  tasks_left = workload.tasks;
+  // Rough in different ways; some calm, so that order itself is tested.
+  bool calm = random.Chance(10);
+  tail_percent = calm ? 0 : static_cast<uint32_t>(random.Below(4) * 3);
+  tail_ns = random.Chance(50) ? 2 * kMs : 30 * kMs;
+  refuse_percent = calm ? 0 : static_cast<uint32_t>(random.Below(3) * 4);
+  hand_back_percent = calm ? 0 : static_cast<uint32_t>(random.Below(3) * 3);
+  forget_percent = calm ? 0 : static_cast<uint32_t>(random.Below(3) * 5);
+  fail_start_percent = calm ? 0 : static_cast<uint32_t>(random.Below(4) * random.Below(12));
+  asynchronous = random.Chance(40);
+  room = random.Chance(40) ? 2 + random.Below(6) : 300;
+  most_pushed = random.Chance(50) ? 2 + random.Below(12) : 256;
+  if (!calm) {
+    uint64_t crashes = random.Below(12);
+    for (uint64_t i = 0; i < crashes; ++i) {
+      planned_crashes_.push_back({static_cast<CrashPoint>(random.Below(static_cast<uint64_t>(CrashPoint::kCount))),
+                                  static_cast<uint32_t>(random.Below(random.Chance(50) ? 10 : 150))});
+    }
+    uint64_t faults = random.Below(10);
+    for (uint64_t i = 0; i < faults; ++i) {
+      // The rare ones need a plan most.
+      if (workload.long_pause && i < 2) {
+        planned_faults_.push_back({static_cast<FaultKind>(random.Below(3)), Happening::kExit, 0});
+        continue;
+      }
+      planned_faults_.push_back({static_cast<FaultKind>(random.Below(3)),
+                                 static_cast<Happening>(random.Below(static_cast<uint64_t>(Happening::kCount))),
+                                 static_cast<uint32_t>(random.Below(random.Chance(60) ? 3 : 60))});
+    }
+  }
+  daemon = std::make_unique<SimulatedDaemon>(*this);
+  processes[ProcessId{1}] = std::make_unique<SimulatedProcess>(*this, ProcessId{1}, true);
+}
+
+World::~World() = default;
+
+// ---- time and chance ----------------------------------------------------------------------------------------------
+
+int64_t World::Delay() {
+  if (faulty() && random.Chance(tail_percent))
+    return static_cast<int64_t>(random.Below(static_cast<uint64_t>(tail_ns)));
+  return static_cast<int64_t>(200 + random.Below(5'000));
+}
+
+int64_t World::LongDelay() {
+  return Delay() + static_cast<int64_t>(random.Below(random.Chance(70) ? 100'000 : 3 * kMs));
+}
+
+void World::Note(const char* what, uint64_t a, uint64_t b, uint64_t c) {
+  auto mix = [this](uint64_t n) { trace_hash = (trace_hash ^ n) * 0x100000001b3ull; };
+  mix(static_cast<uint64_t>(now()));
+  for (const char* at = what; *at != '\0'; ++at) mix(static_cast<uint64_t>(*at));
+  mix(a);
+  mix(b);
+  mix(c);
+  if (options.print_trace) {
+    std::printf("%12.6f ms  %-16s %llu %llu %llu\n", static_cast<double>(now()) / 1e6, what,
+                static_cast<unsigned long long>(a), static_cast<unsigned long long>(b),
+                static_cast<unsigned long long>(c));
+  }
+}
+
+void World::Fail(const std::string& why) {
+  std::string text = why + "\nat " + std::to_string(static_cast<double>(now()) / 1e6) + " ms, event " +
+                     std::to_string(queue.executed()) + "\n" + Dump();
+  throw SimulationFailed{text};
+}
+
+void World::Later(SimulatedProcess* process, int64_t delay_ns, Happening reason, std::function<void()> what) {
+  queue.At(now() + delay_ns, [this, process, reason, what = std::move(what)] { RunIn(process, reason, what); });
+}
+
+void World::RunIn(SimulatedProcess* process, Happening reason, const std::function<void()>& what) {
+  if (!process->alive) return;
+  if (process->paused_until_ns > now()) {
+    if (reason != Happening::kCount) coverage.Met(reason, FaultKind::kPause);
+    queue.At(process->paused_until_ns, [this, process, reason, what] { RunIn(process, reason, what); });
+    return;
+  }
+  try {
+    what();
+    process->AfterEvent();
+  } catch (const ProcessCrashed&) {
+  }
+  if (++checks_ % 8 == 0) CheckHeld();
+}
+
+void World::LaterInDaemon(int64_t delay_ns, std::function<void()> what) {
+  queue.At(now() + delay_ns, [this, what = std::move(what)] {
+    if (daemon->paused_until_ns > now()) {
+      LaterInDaemon(daemon->paused_until_ns - now(), what);
+    } else {
+      what();
+    }
+  });
+}
+
+// ---- faults -------------------------------------------------------------------------------------------------------
+
+bool World::CrashesAt(CrashPoint point) {
+  if (!faulty()) return false;
+  for (size_t i = 0; i < planned_crashes_.size(); ++i) {
+    if (planned_crashes_[i].point != point) continue;
+    if (planned_crashes_[i].after-- > 0) continue;
+    planned_crashes_.erase(planned_crashes_.begin() + static_cast<ptrdiff_t>(i));
+    coverage.Crashed(point);
+    return true;
+  }
+  return false;
+}
+
+int64_t World::Sent(Happening happening, SimulatedProcess* sender, SimulatedProcess* receiver) {
+  coverage.Met(happening);
+  if (!faulty()) return 0;
+  for (size_t i = 0; i < planned_faults_.size(); ++i) {
+    if (planned_faults_[i].happening != happening || planned_faults_[i].after-- > 0) continue;
+    FaultKind kind = planned_faults_[i].kind;
+    planned_faults_.erase(planned_faults_.begin() + static_cast<ptrdiff_t>(i));
+    coverage.Met(happening, kind);
+    int64_t duration = kMs + static_cast<int64_t>(random.Below(30 * kMs));
+    Note("fault", static_cast<uint64_t>(kind), static_cast<uint64_t>(happening));
+    if (kind == FaultKind::kDelay) return duration;
+    if (kind == FaultKind::kPause) {
+      (receiver ? receiver->paused_until_ns : daemon->paused_until_ns) = now() + duration;
+      return 0;
+    }
+    SimulatedProcess* victim =
+        receiver && receiver->id.value != 1 && (random.Chance(50) || !sender || sender->id.value == 1) ? receiver
+                                                                                                       : sender;
+    if (victim && victim->id.value != 1) {
+      queue.At(now() + static_cast<int64_t>(random.Below(20'000)), [victim] {
+        if (victim->alive) victim->Die();
+      });
+    }
+    return 0;
+  }
+  return 0;
+}
+
+void World::Handled(Happening happening, int64_t sent_ns) {
+  if (now() - sent_ns > 2 * kMs) coverage.Met(happening, FaultKind::kDelay);
+}
+
+void World::ScheduleFaults() {
+  auto any_time = [this] {
+    return static_cast<int64_t>(random.Below(static_cast<uint64_t>((random.Chance(50) ? 40 : 400) * kMs)));
+  };
+  auto any_process = [this]() -> SimulatedProcess* {
+    auto at = processes.begin();
+    std::advance(at, static_cast<ptrdiff_t>(random.Below(processes.size())));
+    return at->second.get();
+  };
+  if (planned_crashes_.empty() && planned_faults_.empty()) return;  // calm
+  for (uint64_t i = random.Below(4); i > 0; --i) {
+    queue.At(any_time(), [this, any_process] {
+      SimulatedProcess* process = any_process();
+      if (!faulty() || !process->alive) return;
+      Note("pause", process->id.value);
+      process->paused_until_ns = now() + static_cast<int64_t>(random.Below(80 * kMs));
+    });
+  }
+  for (uint64_t i = random.Below(4); i > 0; --i) {
+    queue.At(any_time(), [this, any_process] {
+      SimulatedProcess* process = any_process();
+      if (!faulty() || !process->alive || process->id.value == 1) return;
+      coverage.Crashed(CrashPoint::kIdle);
+      process->Die();
+    });
+  }
+  for (uint64_t i = random.Below(3); i > 0; --i) {
+    queue.At(any_time(), [this] {
+      if (faulty()) daemon->RecallEverything();
+    });
+  }
+  for (uint64_t i = random.Below(3); i > 0; --i) {
+    queue.At(any_time(), [this, any_process] {
+      SimulatedProcess* process = any_process();
+      if (faulty() && process->id.value != 1) daemon->BuryAlive(process->id);
+    });
+  }
+  if (random.Chance(30)) {
+    queue.At(any_time(), [this] {
+      if (faulty()) daemon->paused_until_ns = now() + static_cast<int64_t>(random.Below(50 * kMs));
+    });
+  }
+}
+
+void World::Heal() {
+  if (healed) return;
+  healed = true;
+  healed_ns = now();
+  Note("healed");
+  daemon->paused_until_ns = 0;
+  for (auto& [id, process] : processes) process->paused_until_ns = 0;
+}
+
+// ---- processes ----------------------------------------------------------------------------------------------------
+
+SimulatedProcess* World::Find(ProcessId id) {
+  auto found = processes.find(id);
+  return found == processes.end() ? nullptr : found->second.get();
+}
+
+bool World::Alive(ProcessId id) {
+  SimulatedProcess* process = Find(id);
+  return process && process->alive;
+}
+
+bool World::Trusted(ProcessId id) {
+  SimulatedProcess* process = Find(id);
+  return process && process->alive && !process->doomed && !process->buried;
+}
+
+SimulatedChannel* World::OpenChannel(ProcessId submitter, ProcessId worker) {
+  auto& channel = channels[{submitter, worker}];
+  if (!channel) {
+    channel = std::make_unique<SimulatedChannel>();
+    channel->submitter = submitter;
+    channel->worker = worker;
+    channel->asynchronous = asynchronous;
+    channel->task_room = room;
+    channel->reply_room = room < 100 ? 1 + room / 3 : room;
+  }
+  return channel.get();
+}
+
+// ---- truth --------------------------------------------------------------------------------------------------------
+
+void World::Submit(uint64_t instance, const TaskSpec& spec, ProcessId submitter, const std::vector<Object*>& returns,
+                   const std::vector<Object*>& dependencies) {
+  Submitted& task = tasks[instance];
+  task.spec = spec;
+  task.submitter = submitter;
+  for (Object* object : returns) {
+    objects[object->id] = {.instance = instance, .number = static_cast<uint32_t>(task.returns.size())};
+    task.returns.push_back(object->id);
+  }
+  for (Object* object : dependencies) task.dependencies.push_back(object->id);
+}
+
+void World::Put(ObjectId id, SimulatedValue value) { objects[id] = {.resolved = true, .outcome = std::move(value)}; }
+
+void World::BodyStarted(uint64_t instance, SimulatedProcess& worker) {
+  Submitted& task = tasks.at(instance);
+  ++task.starts;
+  if (task.starts > 1 + static_cast<uint32_t>(task.spec.max_retries)) {
+    Fail("the body of task " + std::to_string(instance) + " with max_retries=" + std::to_string(task.spec.max_retries) +
+         " started " + std::to_string(task.starts) + " times");
+  }
+  if (task.finished && Trusted(worker.id))
+    Fail("the body of task " + std::to_string(instance) + " started after its end");
+  if (!Trusted(worker.id) || !Trusted(task.submitter)) return;
+  LeasedWorker* leased = Find(task.submitter)->owner.FindWorker(worker.id);
+  if (!leased || !leased->leased || daemon->scheduler.WorkerOf(leased->lease, task.submitter) != worker.id) {
+    Fail("a task runs on a worker that its submitter has not leased");
+  }
+}
+
+void World::Produced(const SimulatedReply& reply, SimulatedProcess& worker) {
+  tasks.at(reply.instance).produced[worker.id] = reply;
+}
+
+void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& value) {
+  KnownObject& known = objects.at(task.returns[i]);
+  if (known.resolved) Fail("object " + Text(task.returns[i]) + " has two outcomes");
+  known.resolved = true;
+  known.outcome = value;
+  Note("outcome", task.returns[i].owner.value, task.returns[i].index, static_cast<uint64_t>(value.kind));
+  if (!Trusted(task.submitter)) return;
+  auto wrong = [&](const std::string& why) {
+    Fail("object " + Text(task.returns[i]) + " of task " + std::to_string(known.instance) + " ended wrongly: " + why +
+         "; it is " + value.bytes.substr(0, 200));
+  };
+  uint32_t attempts = task.lost + task.raised;
+  bool exhausted = attempts == static_cast<uint32_t>(task.spec.max_retries) + 1;
+  bool of_dependency = false;
+  for (ObjectId id : task.dependencies) {
+    auto dependency = objects.find(id);
+    if (dependency == objects.end()) continue;
+    of_dependency = of_dependency || (dependency->second.resolved && dependency->second.outcome.kind == value.kind &&
+                                      dependency->second.outcome.bytes == value.bytes);
+    of_dependency = of_dependency || dependency->second.vanished;
+    of_dependency = of_dependency || (Is(value, "OwnerDiedError") && !Trusted(id.owner));
+  }
+  switch (value.kind) {
+    case ValueKind::kPending:
+      wrong("pending");
+      break;
+    case ValueKind::kInline:
+    case ValueKind::kStored:
+      if (!task.replied || task.reply.kind != ReplyKind::kValues || i >= task.reply.values.size()) {
+        wrong("no body returned it");
+      }
+      if (!Same(task.reply.values[i], value)) wrong("its body returned something else");
+      if (value.kind == ValueKind::kInline && value.bytes != ValueBytes(task.spec.number, i))
+        wrong("not its own value");
+      break;
+    case ValueKind::kTaskError:
+      if (of_dependency) break;
+      if (!task.replied || task.reply.error != value.bytes) wrong("no body raised it");
+      if (task.reply.kind == ReplyKind::kRetryableError && !exhausted) wrong("it was not tried again as asked");
+      break;
+    case ValueKind::kSystemError:
+      if (of_dependency) break;
+      if (Is(value, "UnschedulableError")) {
+        if (task.spec.satisfiable && !task.spec.unsendable && !gave_up_starting) wrong("it could have run");
+      } else if (Is(value, "WorkerCrashedError")) {
+        if (task.lost == 0 || !exhausted) wrong("it should have been tried again");
+      } else {
+        wrong("there is no reason for it");
+      }
+      break;
+  }
+}
+
+void World::CheckRead(SimulatedProcess& reader, ObjectId id, const SimulatedValue& value) {
+  if (!Trusted(reader.id)) return;
+  if (value.kind == ValueKind::kStored) CheckStored(reader, value.location, "read");
+  if (Is(value, "OwnerDiedError") && !Trusted(id.owner)) return;
+  auto found = objects.find(id);
+  if (found == objects.end()) Fail("a value of an unknown object was read");
+  const KnownObject& known = found->second;
+  if (known.resolved) {
+    if (!Same(known.outcome, value)) {
+      Fail("process " + std::to_string(reader.id.value) + " read object " + Text(id) + " as '" +
+           value.bytes.substr(0, 100) + "', but its outcome was '" + known.outcome.bytes.substr(0, 100) + "'");
+    }
+    return;
+  }
+  if (value.kind == ValueKind::kTaskError || value.kind == ValueKind::kSystemError) {
+    if (Trusted(id.owner))
+      Fail("process " + std::to_string(reader.id.value) + " read an error of " + Text(id) +
+           " before its owner: " + value.bytes.substr(0, 200));
+    return;
+  }
+  // The result of an earlier task of the reader's own.
+  const Submitted& task = tasks.at(known.instance);
+  auto made = task.produced.find(reader.id);
+  if (made == task.produced.end() || known.number >= made->second.values.size() ||
+      made->second.values[known.number].kind != value.kind || made->second.values[known.number].bytes != value.bytes) {
+    Fail("process " + std::to_string(reader.id.value) + " read object " + Text(id) + " differently from what was made");
+  }
+}
+
+void World::CheckStored(SimulatedProcess& reader, const Location& location, const char* what) {
+  const StoredRange& range = store.at(location);
+  if (range.let_go || range.freed) {
+    Fail("process " + std::to_string(reader.id.value) + " " + what + " object " + Text(range.id) +
+         ", whose memory was freed");
+  }
+}
+
+void World::CheckHeld() {
+  for (auto& [id, process] : processes) {
+    if (!Trusted(id)) continue;
+    process->ForEachHandle([&, holder = process.get()](Object* object) {
+      if (holder->owner.Find(object->id) != object) {
+        Fail("process " + std::to_string(holder->id.value) + " lost the record of an object that it uses");
+      }
+      ObjectId held = object->id;
+      if (object->borrowed && Trusted(held.owner) && !Find(held.owner)->owner.Find(held)) {
+        Fail("object " + Text(held) + " was freed while process " + std::to_string(holder->id.value) + " uses it");
+      }
+      if (object->value.kind() == ValueKind::kStored && Trusted(held.owner)) {
+        CheckStored(*holder, object->value.location(), "uses");
+      }
+    });
+  }
+}
+
+void World::LetGo(SimulatedProcess& owner, const Location& location) {
+  StoredRange& range = store.at(location);
+  Note("lets go", owner.id.value, location.offset);
+  if (range.let_go) Fail("the memory of object " + Text(range.id) + " was freed twice");
+  range.let_go = true;
+  CheckHeld();
+}
+
+void World::Freed(const Location& location) {
+  StoredRange& range = store.at(location);
+  if (range.freed) Fail("the memory of object " + Text(range.id) + " was freed twice");
+  range.freed = true;
+}
+
+void World::CheckRest() {
+  for (auto& [id, process] : processes) {
+    if (!process->alive) continue;
+    std::string who = "at rest, process " + std::to_string(id.value);
+    if (process->condemned || process->buried) Fail(who + " was to be killed and was not");
+    if (process->owner.live_tasks() != 0) Fail(who + " still has tasks");
+    if (process->owner.live_objects() != 0) Fail(who + " still has objects");
+    if (process->owner.AnyLeased()) Fail(who + " still holds leases");
+    if (!process->inbox.empty()) Fail(who + " has unread messages");
+    for (SimulatedChannel* channel : process->submitters) {
+      if (!channel->tasks.empty() && Alive(channel->submitter)) Fail(who + " has unread tasks");
+    }
+  }
+  for (const auto& [location, range] : store) {
+    if (range.freed) continue;
+    // What a dead owner left behind, and results that died with their worker, are not freed one by one; nor is what
+    // its writer was told to free and did not live to.
+    if (!Alive(range.id.owner) || ((!range.delivered || range.let_go) && !Alive(range.writer))) continue;
+    Fail("at rest, the memory of object " + Text(range.id) + " is still in use");
+  }
+  daemon->CheckRest();
+}
+
+std::string World::Dump() {
+  std::string text = daemon->Describe();
+  for (auto& [id, process] : processes) text += process->Describe();
+  for (auto& [key, channel] : channels) {
+    if (channel->tasks.empty() && channel->replies.empty() && channel->asked.empty()) continue;
+    text += "channel " + std::to_string(key.first.value) + "->" + std::to_string(key.second.value) + ": " +
+            std::to_string(channel->tasks.size()) + " tasks, " + std::to_string(channel->replies.size()) +
+            " replies, " + std::to_string(channel->asked.size()) + " revokes\n";
+  }
+  return text;
+}
+
+}  // namespace weft::core

@@ -1,0 +1,163 @@
+// What everything in one simulation shares: virtual time, chance, faults, the trace, and the truth that no single
+// process knows: what each task is, how often its body started, what it produced, which memory is in use. Processes and
+// the daemon report to it what they do; it fails the simulation as soon as something happens that must not.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "runtime/owner.h"
+#include "simulator/coverage.h"
+#include "simulator/event_queue.h"
+#include "simulator/script.h"
+#include "simulator/simulated_channel.h"
+#include "simulator/simulation.h"
+
+namespace weft::core {
+
+class SimulatedProcess;
+class SimulatedDaemon;
+
+// Thrown where a promise was found broken; ends the simulation.
+struct SimulationFailed {
+  std::string why;
+};
+// Thrown inside a process where it dies; ends what it was doing.
+struct ProcessCrashed {};
+
+// One submission of a task.
+struct Submitted {
+  TaskSpec spec;
+  ProcessId submitter;
+  uint64_t handle = 0;  // known once it was pushed
+  std::vector<ObjectId> returns;
+  std::vector<ObjectId> dependencies;
+  uint32_t starts = 0;  // of its body
+  uint32_t lost = 0;    // attempts that went with their worker
+  uint32_t raised = 0;  // attempts whose exception asked for a retry
+  bool finished = false;
+  std::map<ProcessId, SimulatedReply> produced;  // by whom
+  bool replied = false;                          // below: the reply that its submitter took
+  SimulatedReply reply;
+};
+
+// What is known of an object beyond its owner.
+struct KnownObject {
+  uint64_t instance = 0;  // of the task that makes it; 0: it was put
+  uint32_t number = 0;    // which return
+  bool resolved = false;
+  bool vanished = false;  // freed in the moment it ended, before anybody could look
+  SimulatedValue outcome;
+};
+
+struct StoredRange {
+  ObjectId id;
+  ProcessId writer;
+  bool delivered = false;  // its owner knows of it
+  bool let_go = false;     // by its owner
+  bool freed = false;
+};
+
+class World {
+ public:
+  explicit World(const SimulationOptions& options);
+  ~World();
+
+  // ---- time and chance
+  int64_t now() const { return queue.now(); }
+  int64_t Delay();      // of a step that somebody will make soon
+  int64_t LongDelay();  // of one that may be put off
+  // Runs `what` in `process` if it lives then; later if it is paused.
+  void Later(SimulatedProcess* process, int64_t delay_ns, Happening reason, std::function<void()> what);
+  void LaterInDaemon(int64_t delay_ns, std::function<void()> what);
+  void Note(const char* what, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0);
+  [[noreturn]] void Fail(const std::string& why);
+
+  // ---- faults
+  bool faulty() const { return !healed; }
+  // True: the process dies here.
+  bool CrashesAt(CrashPoint point);
+  // Something was sent; nullptr is the daemon. A planned fault may strike; the result is an extra delay.
+  int64_t Sent(Happening happening, SimulatedProcess* sender, SimulatedProcess* receiver);
+  void Handled(Happening happening, int64_t sent_ns);
+  void ScheduleFaults();
+  void Heal();
+
+  // ---- processes
+  SimulatedProcess* Find(ProcessId id);
+  bool Alive(ProcessId id);
+  bool Trusted(ProcessId id);  // alive, and neither declared dead nor about to be killed
+  SimulatedChannel* OpenChannel(ProcessId submitter, ProcessId worker);
+
+  // ---- truth
+  void Submit(uint64_t instance, const TaskSpec& spec, ProcessId submitter, const std::vector<Object*>& returns,
+              const std::vector<Object*>& dependencies);
+  void Put(ObjectId id, SimulatedValue value);
+  void BodyStarted(uint64_t instance, SimulatedProcess& worker);
+  void Produced(const SimulatedReply& reply, SimulatedProcess& worker);
+  // The owner has this value for the object now, for good.
+  void CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& value);
+  // A process looks at a value, which came to it by whatever way.
+  void CheckRead(SimulatedProcess& reader, ObjectId id, const SimulatedValue& value);
+  void CheckStored(SimulatedProcess& reader, const Location& location, const char* what);
+  void CheckHeld();  // nothing that somebody uses was freed
+  void LetGo(SimulatedProcess& owner, const Location& location);
+  void Freed(const Location& location);
+  void CheckRest();
+  std::string Dump();
+
+  SimulationOptions options;
+  Random random;
+  EventQueue queue;
+  Coverage coverage;
+  Workload workload;
+  std::unique_ptr<SimulatedDaemon> daemon;
+  std::map<ProcessId, std::unique_ptr<SimulatedProcess>> processes;
+  std::map<std::pair<ProcessId, ProcessId>, std::unique_ptr<SimulatedChannel>> channels;
+  std::map<uint64_t, Submitted> tasks;  // by instance
+  std::map<ObjectId, KnownObject> objects;
+  std::map<Location, StoredRange> store;
+  uint64_t next_instance = 1;
+  uint64_t next_offset = 0;
+  uint32_t tasks_left = 0;
+  uint64_t trace_hash = 0xcbf29ce484222325ull;
+  bool healed = false;
+  bool closing = false;  // the driver's program has ended: user code keeps nothing any more
+  int64_t healed_ns = 0;
+  bool gave_up_starting = false;  // so tasks may have been refused
+
+  // How rough this simulation is.
+  uint32_t tail_percent = 0;  // of the delays are long
+  int64_t tail_ns = 0;
+  uint32_t refuse_percent = 0;  // pushes refused without need
+  uint32_t hand_back_percent = 0;
+  uint32_t forget_percent = 0;  // results forgotten
+  uint32_t fail_start_percent = 0;
+  bool asynchronous = false;  // channels
+  size_t room = 0;            // in a channel
+  size_t most_pushed = 0;     // to one worker
+
+ private:
+  struct PlannedCrash {
+    CrashPoint point;
+    uint32_t after;  // so many times past it
+  };
+  struct PlannedFault {
+    FaultKind kind;
+    Happening happening;
+    uint32_t after;
+  };
+  void RunIn(SimulatedProcess* process, Happening reason, const std::function<void()>& what);
+
+  std::vector<PlannedCrash> planned_crashes_;
+  std::vector<PlannedFault> planned_faults_;
+  uint64_t checks_ = 0;
+};
+
+}  // namespace weft::core
