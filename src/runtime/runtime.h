@@ -9,11 +9,15 @@
 // DropReference may be called on any thread at any instant, also inside garbage collection: it only appends to a list.
 //
 // After a fork nothing here may be used in the child; front ends check forked().
+//
+// Four files: runtime.cc (sessions, tasks, objects), runtime_waiting.cc (who sleeps and polls), runtime_frames.cc
+// (channels), runtime_link.cc (the daemon).
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -171,8 +175,8 @@ class Runtime {
   void ArmBackground();
   void Bump();  // something changed: wakes all waiting threads
   void Fail(const std::string& why);
-  template <class Ready>
-  WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any, Ready ready);
+  WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any,
+                        const std::function<bool()>& ready);
   Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes);
 
   // After unlocking: makes the system calls that were put off.
