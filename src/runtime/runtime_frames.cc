@@ -296,11 +296,14 @@ void Runtime::Flush() {
     std::lock_guard lock(mutex_);
     peers.swap(to_notify_);
     for (Peer* peer : peers) peer->to_notify = false;
-    messages.swap(outbox_);
+    // Routed messages first: who borrows what must be told before the lease of the worker concerned is returned. Should
+    // we die in between, it dies with us and is forgotten; after the return nobody would take it back.
     for (auto& [to, payload] : peer_outbox_) {
       messages.emplace_back(RouteTo{.to = to, .payload = std::move(payload)}, std::vector<UniqueFd>());
     }
     peer_outbox_.clear();
+    for (auto& message : outbox_) messages.push_back(std::move(message));
+    outbox_.clear();
     if (!free_outbox_.empty()) {
       messages.emplace_back(FreeObjects{.locations = std::move(free_outbox_)}, std::vector<UniqueFd>());
       free_outbox_.clear();
