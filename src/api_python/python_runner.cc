@@ -8,7 +8,7 @@ namespace weft::python {
 namespace {
 
 // Their ids travel in the reply's frame, which has a quarter of a megabyte.
-constexpr size_t kMaxReferencesPerReturn = 8'000;
+constexpr size_t kMaxReferencesPerReturn = 14'000;
 
 }  // namespace
 
