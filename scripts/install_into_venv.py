@@ -8,6 +8,7 @@ component "python"; the metadata is made by the build backend from pyproject.tom
 """
 
 import base64
+import compileall
 import contextlib
 import hashlib
 import io
@@ -48,6 +49,8 @@ def install_files(build_folder: Path) -> list[Path]:
     for path in (SITE / "weft").rglob("*"):
         if path.is_file() and path not in keep and "__pycache__" not in path.parts:
             path.unlink()
+    # As pip does: without it every process of a session would compile these sources again if bytecode is not written.
+    compileall.compile_dir(SITE / "weft", quiet=1)
     return files
 
 

@@ -61,8 +61,11 @@ void Executor::Run() {
     lock.unlock();
     runtime_.Flush();
     runner_.BeforeSleep();
-    runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, kNoDeadline,
-                                      [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen; });
+    const auto something = [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen; };
+    if (!may_spin_ || !spin_.Spin([&] { return runtime_.doorbell_->AnyRung() || something(); })) {
+      runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, kNoDeadline, something);
+    }
+    may_spin_ = false;
     lock.lock();
     runtime_.polling_ = false;
     if (runtime_.others_waiting_ > 0) runtime_.Bump();
@@ -275,6 +278,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   call_.task = head.task;
   call_.attempt = head.attempt;
   call_.depth = head.depth;
+  may_spin_ = head.may_spin != 0;
   outcome_.kind = ReplyKind::kValues;
   outcome_.values.clear();
   outcome_.error.clear();

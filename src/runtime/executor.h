@@ -116,6 +116,8 @@ class Executor {
   TaskCall call_;
   TaskOutcome outcome_;
   std::vector<ObjectId> returns_;
+  SpinGate spin_;
+  bool may_spin_ = false;  // the last task's submitter saw a core free for us
 };
 
 }  // namespace weft::core

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "os/cpu_count.h"
 #include "os/futex.h"
 #include "os/socket.h"
 #include "os/spawn.h"
@@ -80,6 +81,7 @@ Status Runtime::Handshake(const Message& hello) {
   if (!doorbell) return doorbell.error();
   doorbell_ = std::move(*doorbell);
   owner_ = std::make_unique<Owner>(welcome_.process);
+  allowed_cpus_ = static_cast<uint32_t>(std::max(1, static_cast<int>(AllowedCpus())));
   writer_.AddBudget(welcome_.reserved_bytes);
   return {};
 }

@@ -33,6 +33,7 @@
 #include "object_store/segment_writer.h"
 #include "os/fd.h"
 #include "runtime/owner.h"
+#include "runtime/spin.h"
 #include "transport/doorbell.h"
 #include "transport/message_stream.h"
 #include "transport/ring_channel.h"
@@ -163,6 +164,7 @@ class Runtime {
   void HandlePeerMessages(ProcessId from, std::string_view payload);
   void Perform();
   bool PushTask(int32_t worker, Task* task);
+  bool CoresAreFree() const;      // for this process and each worker that is busy with its tasks
   bool Define(Peer& peer, const TaskTemplate* what);
   void Send(Message message, std::vector<UniqueFd> fds = {});
   void Route(ProcessId to, const PeerMessage& message);
@@ -191,6 +193,7 @@ class Runtime {
   int daemon_pid_ = -1;
   std::unique_ptr<Doorbell> doorbell_;
   bool is_worker_ = false;
+  uint32_t allowed_cpus_ = 1;
 
   std::mutex mutex_;
   // guarded by mutex_
@@ -220,6 +223,7 @@ class Runtime {
   uint64_t submits_ = 0;
   RuntimeStats stats_;
   std::vector<ReturnedValue> values_scratch_;
+  SpinGate poller_spin_;  // of whoever polls
   std::vector<Object*> returns_scratch_;
 
   std::mutex send_mutex_;                  // one sender at a time, taken without mutex_

@@ -192,6 +192,12 @@ bool Runtime::Define(Peer& peer, const TaskTemplate* what) {
   return true;
 }
 
+bool Runtime::CoresAreFree() const {
+  uint32_t running = 1;  // this process
+  for (const LeasedWorker& worker : owner_->workers()) running += worker.pushed.size > 0 && !worker.blocked;
+  return running <= allowed_cpus_;
+}
+
 bool Runtime::PushTask(int32_t worker, Task* task) {
   Peer& peer = *peer_of_worker_[worker];
   if (peer.dead || !Define(peer, task->what)) return false;
@@ -225,7 +231,7 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
                    .num_mentioned = num_mentioned,
                    .attempt = task->attempt,
                    .depth = owner_->depth(),
-                   .arguments_stored = 0});
+                   .may_spin = CoresAreFree() && owner_->workers()[worker].pushed.size == 1 ? 1u : 0u});
   for (uint32_t i = 0; i < num_returns; ++i) out.Put(task->Return(i)->handle);
   for (uint32_t i = 0; i < num_mentioned; ++i) out.Put((*task->mentioned)[i]->id);
   for (uint32_t i = 0; i < task->num_dependencies; ++i) {

@@ -79,10 +79,12 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       SetWakeUps(any_waiters_ > 0);
       // What other threads do after this point moves event_ before they wake the waiter, so it is not slept through.
       uint32_t seen = event_.load();
+      const bool spin = !due_list_.empty() && CoresAreFree();
       lock.unlock();
       Flush();
       auto kind = handed_back ? WaiterState::kAsleepBlocked : WaiterState::kAsleepInGet;
-      slept = doorbell_->SleepAsWaiter(kind, until, [&] { return AnyDue() || event_.load() != seen; });
+      const auto something = [&] { return AnyDue() || event_.load() != seen; };
+      if (!spin || !poller_spin_.Spin(something)) slept = doorbell_->SleepAsWaiter(kind, until, something);
       lock.lock();
       polling_ = false;
       if (others_waiting_ > 0) Bump();  // one of them sees what it waited for, or polls in our place

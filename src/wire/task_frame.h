@@ -40,7 +40,7 @@ struct TaskHead {
   uint32_t num_mentioned = 0;
   uint32_t attempt = 0;
   uint32_t depth = 0;
-  uint32_t arguments_stored = 0;  // 1: the arguments are a Location
+  uint32_t may_spin = 0;  // 1: cores are free, so the worker may wait awake for a moment after this task
 };
 
 struct DependencyHead {
