@@ -228,7 +228,6 @@ def _start(resources: dict, object_store_memory: int, log_to_driver: bool) -> di
     environment = {name: value for name, value in os.environ.items() if _worker.is_text(name + value)}
     environment["WEFT_DRIVER"] = _worker.describe_driver()
     _functions.set_worker_path(sys.path + _worker.absolute_path(sys.path))
-    _import_ahead()
     started = _core.start(
         {
             "daemon": _program(),
@@ -261,23 +260,6 @@ def install_fork_hooks() -> None:
     if not _fork_hooks_installed:
         os.register_at_fork(before=_note_fork, after_in_child=_forget_after_fork)
         _fork_hooks_installed = True
-
-
-def _import_ahead() -> None:
-    """Import what the first task needs while the daemon starts: tens of milliseconds, on another core."""
-    if "cloudpickle" in sys.modules:
-        return
-    from _thread import start_new_thread
-
-    def import_it():
-        try:
-            from . import _serialization
-
-            _serialization.import_ahead()
-        except Exception:
-            pass  # whoever needs it gets the error
-
-    start_new_thread(import_it, ())
 
 
 def _program() -> str:

@@ -13,7 +13,7 @@ import os
 import pickle
 import sys
 
-from . import _serialization
+from . import _plain_function, _serialization
 
 __all__ = ["export", "load", "note_large_argument", "set_worker_path"]
 
@@ -63,6 +63,9 @@ def _digest(payload: bytes) -> bytes:
 
 
 def _dump(function, name: str) -> bytes:
+    plain = _plain_function.dump(function, _importable)
+    if plain is not None:
+        return plain
     module = sys.modules.get(getattr(function, "__module__", None) or "")
     unknown = module if module is not None and not _importable(module) else None
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["ZYGOTE_PROGRAM", "absolute_path", "describe_driver", "main", "prepare_zygote"]
+__all__ = ["ZYGOTE_PROGRAM", "absolute_path", "describe_driver", "import_the_rest", "main", "prepare_zygote"]
 
 _EXIT_SECONDS = 0.5  # for exit handlers of user code: everything must be gone a second after shutdown
 
@@ -57,7 +57,12 @@ def prepare_zygote() -> None:
     import faulthandler  # noqa: F401
     import signal  # noqa: F401
 
-    from . import _errors, _functions, _serialization  # noqa: F401
+    from . import _errors, _functions  # noqa: F401
+
+
+def import_the_rest() -> None:
+    """What many workers need, but not the first task of a plain function: done by the zygote after its first fork."""
+    from . import _serialization
 
     _serialization.import_ahead()
 

@@ -26,6 +26,7 @@ import sys  # noqa: E402
 
 _DAEMON = 3
 _NO_WORKER = -1
+_FIRST_FORK_MS = 50  # how long a request for the first worker is waited for before the slow imports
 
 
 def _int32(value):
@@ -78,8 +79,14 @@ def _serve(daemon):
     poll.register(daemon, select.POLLIN)
     poll.register(wake_read, select.POLLIN)
     daemon.send(b"R" + _int32(os.getpid()))
+    complete = False
     while True:
-        ready = {descriptor for descriptor, _ in poll.poll()}
+        # The first worker is forked as soon as it can be; the others, and itself if none is wanted yet, get the rest.
+        ready = {descriptor for descriptor, _ in poll.poll(None if complete else _FIRST_FORK_MS)}
+        if not ready and not complete:
+            _complete()
+            complete = True
+            continue
         if wake_read in ready:
             try:
                 os.read(wake_read, 4096)
@@ -106,6 +113,17 @@ def _serve(daemon):
         for descriptor in (socket, output, error):
             os.close(descriptor)
         daemon.send(b"F" + worker.to_bytes(8, "little") + _int32(pid))
+        if not complete:
+            _complete()
+            complete = True
+
+
+def _complete():
+    """The imports that a first task can do without."""
+    from weft import _worker
+
+    _worker.import_the_rest()
+    gc.freeze()
 
 
 def _become_worker(output, error):
