@@ -61,7 +61,7 @@ def prepare_zygote() -> None:
 
 
 def import_the_rest() -> None:
-    """What many workers need, but not the first task of a plain function: done by the zygote after its first fork."""
+    """What many workers need, but not a first task of a plain function: done by the zygote when it is quiet."""
     from . import _serialization
 
     _serialization.import_ahead()

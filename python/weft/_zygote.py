@@ -26,7 +26,7 @@ import sys  # noqa: E402
 
 _DAEMON = 3
 _NO_WORKER = -1
-_FIRST_FORK_MS = 50  # how long a request for the first worker is waited for before the slow imports
+_QUIET_MS = 50  # without requests, after which the slow imports are made
 
 
 def _int32(value):
@@ -81,8 +81,8 @@ def _serve(daemon):
     daemon.send(b"R" + _int32(os.getpid()))
     complete = False
     while True:
-        # The first worker is forked as soon as it can be; the others, and itself if none is wanted yet, get the rest.
-        ready = {descriptor for descriptor, _ in poll.poll(None if complete else _FIRST_FORK_MS)}
+        # The first workers are forked as soon as they can be; later ones find the slow imports done.
+        ready = {descriptor for descriptor, _ in poll.poll(None if complete else _QUIET_MS)}
         if not ready and not complete:
             _complete()
             complete = True
@@ -113,9 +113,6 @@ def _serve(daemon):
         for descriptor in (socket, output, error):
             os.close(descriptor)
         daemon.send(b"F" + worker.to_bytes(8, "little") + _int32(pid))
-        if not complete:
-            _complete()
-            complete = True
 
 
 def _complete():

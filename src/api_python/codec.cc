@@ -316,7 +316,8 @@ int EncodeArray(PyObject* value, ObjectId id, Encoded& out) {
     auto* room = reinterpret_cast<RoomObject*>(owner);
     bool whole = view.buf == room->room.data + room->data_offset && size == room->data_size &&
                  offset == room->data_offset && room->epoch == g_epoch && !room->sealed;
-    if (whole && Py_REFCNT(value) <= 2 && Py_REFCNT(owner) <= 3) {
+    // The array: its name, the caller's stack, our buffer. The memory: the array, and `base`.
+    if (whole && Py_REFCNT(value) <= 3 && Py_REFCNT(owner) <= 2) {
       Owned flags(PyObject_GetAttrString(value, "flags"));
       if (!flags || PyObject_SetAttrString(flags.get(), "writeable", Py_False) != 0) {
         PyBuffer_Release(&view);

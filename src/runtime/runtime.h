@@ -164,7 +164,7 @@ class Runtime {
   void HandlePeerMessages(ProcessId from, std::string_view payload);
   void Perform();
   bool PushTask(int32_t worker, Task* task);
-  bool CoresAreFree() const;      // for this process and each worker that is busy with its tasks
+  bool CoresAreFree() const;  // for this process and each worker that is busy with its tasks
   bool Define(Peer& peer, const TaskTemplate* what);
   void Send(Message message, std::vector<UniqueFd> fds = {});
   void Route(ProcessId to, const PeerMessage& message);

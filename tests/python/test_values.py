@@ -435,3 +435,24 @@ def test_same_large_argument_again_and_again_warns_once():
     with pytest.warns(UserWarning, match="put") as caught:
         weft.get([identity.remote(array) for _ in range(20)])
     assert len([w for w in caught if "put" in str(w.message)]) == 1
+
+
+def test_put_of_an_array_made_in_place_takes_no_more_memory():
+    array = weft.empty(1_000_000)
+    array[:] = 7
+    before = weft._core.stats()["store_bytes"]
+    ref = weft.put(array)
+    assert weft._core.stats()["store_bytes"] == before  # nothing was allocated, so nothing was copied
+    assert not array.flags.writeable
+    assert weft.get(ref)[-1] == 7
+
+
+def test_put_of_an_array_made_in_place_with_another_view_copies():
+    array = weft.empty(1_000_000)
+    view = array[10:]
+    array[:] = 7
+    before = weft._core.stats()["store_bytes"]
+    ref = weft.put(array)
+    assert weft._core.stats()["store_bytes"] > before
+    view[0] = 8  # still the caller's own
+    assert weft.get(ref)[10] == 7
