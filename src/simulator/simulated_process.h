@@ -84,6 +84,7 @@ class SimulatedProcess {
     SimulatedReply reply;
     std::vector<std::vector<Object*>> returned;  // references inside the values, until the reply was written
     bool ended = false;
+    bool replied = false;
   };
 
   void CrashIf(CrashPoint point);
@@ -96,6 +97,8 @@ class SimulatedProcess {
   void Send(Message message);
   void Route(ProcessId to, const PeerMessage& message);
   void Flush();
+  void OrphanMentions(const Message& message);  // it will not arrive
+  void OrphanMentions(const SimulatedReply& reply, ProcessId submitter);
 
   // draining and performing
   void Drain();
@@ -137,6 +140,7 @@ class SimulatedProcess {
   const Function* function_;
   Actions actions_;
   std::vector<Message> outbox_, routed_outbox_;
+  std::deque<Message> sending_;  // while it flushes
   std::vector<Location> free_outbox_;
   std::vector<Object*> dropped_;
   std::vector<uint64_t> pending_;  // instances submitted and not seen to be finished
