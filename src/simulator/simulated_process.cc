@@ -365,7 +365,7 @@ void SimulatedProcess::Drain() {
     SimulatedChannel* channel = workers[i];
     LeasedWorker* worker = owner.FindWorker(channel->worker);
     // Replies that nobody is owed any more are normally not even looked at; now and then they are.
-    if ((worker && worker->pushed.size > 0) || world.random.Chance(20)) DrainChannel(*channel);
+    if ((worker && worker->pushed.size > 0) || world.random.Chance(50)) DrainChannel(*channel);
   }
   DrainDrops();
   Perform();

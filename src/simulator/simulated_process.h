@@ -38,6 +38,7 @@ class SimulatedProcess {
   void StartDriver();
   void ForgetGlobals();
 
+  bool busy() const { return alive && body_ && !driver_; }
   bool driver_done() const { return driver_ && !body_; }
   // Every object of this process's user code.
   void ForEachHandle(const std::function<void(Object*)>& f);

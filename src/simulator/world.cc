@@ -198,9 +198,11 @@ void World::ScheduleFaults() {
       if (faulty()) daemon->RecallEverything();
     });
   }
-  for (uint64_t i = random.Below(3); i > 0; --i) {
+  for (uint64_t i = random.Below(4); i > 0; --i) {
     queue.At(any_time(), [this, any_process] {
       SimulatedProcess* process = any_process();
+      // Rather one that is in the middle of something.
+      for (int tries = 0; tries < 10 && !process->busy(); ++tries) process = any_process();
       if (faulty() && process->id.value != 1) daemon->BuryAlive(process->id);
     });
   }
