@@ -19,7 +19,7 @@ MAY_USE = {
     "scheduling": "base wire",
     "node": "base os wire transport object_store scheduling",
     "runtime": "base os wire transport object_store",
-    "simulator": "base wire scheduling runtime",
+    "simulator": "base wire scheduling runtime node",
     "api_cpp": "base os wire transport object_store runtime",
     "api_python": "base os wire transport object_store runtime",
     "cli": "base os wire node",

@@ -10,20 +10,19 @@ One packet each, little-endian (src/node/zygote.h):
                       'F' uint64 worker, int32 pid    forked; -errno if that failed
                       'X' int32 pid, int32 status     the worker has ended, status as from waitpid
 
-Only C modules of the interpreter are imported here, because their Python wrappers (socket, signal, selectors) would cost
-more than everything else together, and every first task waits for this program.
+Only C modules of the interpreter are imported here, because their Python wrappers (socket, signal, selectors) would
+cost more than everything else together, and every first task waits for this program.
 """
 
 import gc
 
 gc.disable()  # a collection before the fork would touch, and so unshare, every page of the interpreter
 
+import _signal  # noqa: E402
+import _socket  # noqa: E402
 import os  # noqa: E402
 import select  # noqa: E402
 import sys  # noqa: E402
-
-import _signal  # noqa: E402
-import _socket  # noqa: E402
 
 _DAEMON = 3
 _NO_WORKER = -1
@@ -143,8 +142,8 @@ def main():
     socket = _serve(daemon)
     if socket == _NO_WORKER:
         os._exit(0)
-    # A worker from here on. What is left of the zygote on the stack holds nothing; the interpreter ends in order, so that
-    # atexit functions of the user's modules run.
+    # A worker from here on. What is left of the zygote on the stack holds nothing; the interpreter ends in order, so
+    # that atexit functions of the user's modules run.
     sys.exit(_worker.main(socket))
 
 

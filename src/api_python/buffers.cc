@@ -7,8 +7,7 @@ PyTypeObject* g_room_type = nullptr;
 namespace {
 
 struct ViewObject {
-  PyObject_HEAD
-  Object* object;
+  PyObject_HEAD Object* object;
   const uint8_t* data;
   size_t size;
   uint32_t epoch;
@@ -26,7 +25,8 @@ void ViewDealloc(PyObject* self) {
 
 int ViewGetBuffer(PyObject* self, Py_buffer* buffer, int flags) {
   auto* view = reinterpret_cast<ViewObject*>(self);
-  return PyBuffer_FillInfo(buffer, self, const_cast<uint8_t*>(view->data), static_cast<Py_ssize_t>(view->size), 1, flags);
+  return PyBuffer_FillInfo(buffer, self, const_cast<uint8_t*>(view->data), static_cast<Py_ssize_t>(view->size), 1,
+                           flags);
 }
 
 PyType_Slot view_slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(ViewDealloc)},

@@ -61,11 +61,13 @@ PyObject* Callback(const char* module, const char* name) {
 }
 
 Runtime* NeedRuntime() {
-  if (g_runtime && !Runtime::forked() && !g_runtime->stopped()) [[likely]] return g_runtime;
+  if (g_runtime && !Runtime::forked() && !g_runtime->stopped()) [[likely]]
+    return g_runtime;
   if (Runtime::forked()) {
-    PyErr_SetString(PyExc_RuntimeError,
-                    "this process was forked from a weft driver and cannot use its session; call weft in the parent, or "
-                    "start this process by multiprocessing's 'spawn' method and call weft.init() in it");
+    PyErr_SetString(
+        PyExc_RuntimeError,
+        "this process was forked from a weft driver and cannot use its session; call weft in the parent, or "
+        "start this process by multiprocessing's 'spawn' method and call weft.init() in it");
     return nullptr;
   }
   if (g_runtime) {
@@ -224,8 +226,8 @@ bool WaitForObjects(Runtime* runtime, const std::vector<Object*>& objects, int64
         double seconds = timeout && timeout != Py_None ? PyFloat_AsDouble(timeout) : 0;
         char text[160];
         std::snprintf(text, sizeof text,
-                      "GetTimeoutError\n%zu of %zu objects were not ready after %g s; the tasks that make them go on", pending,
-                      objects.size(), seconds);
+                      "GetTimeoutError\n%zu of %zu objects were not ready after %g s; the tasks that make them go on",
+                      pending, objects.size(), seconds);
         RaiseSystemError(text);
         return false;
       }
@@ -246,8 +248,8 @@ PyObject* Get(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwna
   PyObject* refs = nargs > 0 ? args[0] : nullptr;
   PyObject* timeout = nargs > 1 ? args[1] : nullptr;
   if (nargs > 2) {
-    PyErr_Format(PyExc_TypeError, "get() takes a reference or a list, and timeout=; %zd positional arguments were given",
-                 nargs);
+    PyErr_Format(PyExc_TypeError,
+                 "get() takes a reference or a list, and timeout=; %zd positional arguments were given", nargs);
     return nullptr;
   }
   for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
@@ -343,36 +345,51 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
                  wanted);
     return nullptr;
   }
-  // One pass over handles that the copy below touches anyway: types, sessions and duplicates.
+  // One pass over the handles does it if enough are ready: checks types, sessions and duplicates, and divides the list.
   uint32_t stamp = ++g_stamp == 0 ? ++g_stamp : g_stamp;
   bool aliases = false;
+  Owned done(PyList_New(wanted)), rest(PyList_New(count - wanted));
+  if (!done || !rest) return nullptr;
+  Py_ssize_t at_done = 0, at_rest = 0;
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (!IsRef(items[i])) {
+    PyObject* item = items[i];
+    if (!IsRef(item)) {
       PyErr_Format(PyExc_TypeError, "wait() expects ObjectRefs; item %zd of the list is a %.100s", i,
-                   Py_TYPE(items[i])->tp_name);
+                   Py_TYPE(item)->tp_name);
       return nullptr;
     }
-    auto* ref = reinterpret_cast<RefObject*>(items[i]);
-    if (ref->epoch != g_epoch) return ObjectOf(items[i]), nullptr;
+    auto* ref = reinterpret_cast<RefObject*>(item);
+    if (ref->epoch != g_epoch) return ObjectOf(item), nullptr;
     if (ref->stamp == stamp) {
       PyErr_Format(PyExc_ValueError, "wait() was given the same reference twice (item %zd)", i);
       return nullptr;
     }
     ref->stamp = stamp;
     aliases = aliases || ref->alias;
+    if (at_done < wanted && ref->object->resolved()) {
+      Py_INCREF(item);
+      PyList_SET_ITEM(done.get(), at_done++, item);
+    } else if (at_rest < count - wanted) {
+      Py_INCREF(item);
+      PyList_SET_ITEM(rest.get(), at_rest++, item);
+    }
   }
-  Owned keep(PySequence_Tuple(refs));  // the list may change while we wait
-  if (!keep) return nullptr;
-  items = &PyTuple_GET_ITEM(keep.get(), 0);
   if (aliases) {
     std::vector<Object*> sorted(static_cast<size_t>(count));
-    for (Py_ssize_t i = 0; i < count; ++i) sorted[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
+    for (Py_ssize_t i = 0; i < count; ++i) {
+      sorted[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
+    }
     std::sort(sorted.begin(), sorted.end());
     if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
       PyErr_SetString(PyExc_ValueError, "wait() was given two references to the same object");
       return nullptr;
     }
   }
+  if (at_done == wanted) return PyTuple_Pack(2, done.get(), rest.get());
+
+  Owned keep(PySequence_Tuple(refs));  // the list may change while we wait
+  if (!keep) return nullptr;
+  items = &PyTuple_GET_ITEM(keep.get(), 0);
   auto ready_count = [&](Py_ssize_t limit) {
     Py_ssize_t found = 0;
     for (Py_ssize_t i = 0; i < count && found < limit; ++i) {
@@ -382,7 +399,8 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
   };
   if (ready_count(wanted) < wanted) {
     std::vector<Object*> objects(static_cast<size_t>(count));
-    for (Py_ssize_t i = 0; i < count; ++i) objects[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
+    for (Py_ssize_t i = 0; i < count; ++i)
+      objects[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
     Inside inside(runtime);
     for (bool again = true; again;) {
       again = false;
@@ -401,9 +419,11 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
   }
   // At most num_returns are called ready, the first in the list's order.
   Py_ssize_t ready = ready_count(wanted);
-  Owned done(PyList_New(ready)), rest(PyList_New(count - ready));
+  done = Owned(PyList_New(ready));
+  rest = Owned(PyList_New(count - ready));
   if (!done || !rest) return nullptr;
-  Py_ssize_t at_done = 0, at_rest = 0, i = 0;
+  at_done = at_rest = 0;
+  Py_ssize_t i = 0;
   for (; i < count && at_done < ready; ++i) {
     Py_INCREF(items[i]);
     if (reinterpret_cast<RefObject*>(items[i])->object->resolved()) {
@@ -424,7 +444,8 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
 core::ResourceAmounts Resources(nb::dict resources) {
   core::ResourceAmounts amounts;
   for (auto [name, amount] : resources) {
-    auto units = static_cast<int64_t>(std::llround(nb::cast<double>(amount) * static_cast<double>(core::kResourceUnit)));
+    auto units =
+        static_cast<int64_t>(std::llround(nb::cast<double>(amount) * static_cast<double>(core::kResourceUnit)));
     if (units > 0) amounts.emplace_back(nb::cast<std::string>(name), units);
   }
   std::sort(amounts.begin(), amounts.end());
@@ -506,8 +527,8 @@ nb::object NextEvent() {
     return nb::none();
   }
   if (event.kind == core::RuntimeEvent::kOutput) {
-    nb::object text = nb::steal(PyUnicode_DecodeUTF8(event.text.data(), static_cast<Py_ssize_t>(event.text.size()),
-                                                     "replace"));
+    nb::object text =
+        nb::steal(PyUnicode_DecodeUTF8(event.text.data(), static_cast<Py_ssize_t>(event.text.size()), "replace"));
     return nb::make_tuple("output", event.pid, event.is_stderr, text);
   }
   nb::object callback = nb::steal(static_cast<PyObject*>(event.cookie));

@@ -54,10 +54,11 @@ PyObject* Reduce(PyObject* self, PyObject*) {
   Object* object = ObjectOf(self);
   if (!object) return nullptr;
   if (!t_contained) {
-    PyErr_SetString(PyExc_TypeError,
-                    "an ObjectRef can only be pickled by weft itself (as part of a value that is put, passed to a task "
-                    "or returned from one), because its object must be kept alive for the receiver; get() the value and "
-                    "pickle that instead");
+    PyErr_SetString(
+        PyExc_TypeError,
+        "an ObjectRef can only be pickled by weft itself (as part of a value that is put, passed to a task "
+        "or returned from one), because its object must be kept alive for the receiver; get() the value and "
+        "pickle that instead");
     return nullptr;
   }
   Runtime::AddReference(object);
@@ -85,17 +86,15 @@ PyObject* New(PyTypeObject*, PyObject*, PyObject*) {
   return nullptr;
 }
 
-PyMethodDef methods[] = {
-    {"hex", HexMethod, METH_NOARGS, "The object's id as 32 hexadecimal digits."},
-    {"binary", Binary, METH_NOARGS, "The object's id as 16 bytes."},
-    {"future", Future, METH_NOARGS, "A concurrent.futures.Future of the value."},
-    {"__reduce__", Reduce, METH_NOARGS, nullptr},
-    {"__class_getitem__", ClassGetItem, METH_O | METH_CLASS, nullptr},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef methods[] = {{"hex", HexMethod, METH_NOARGS, "The object's id as 32 hexadecimal digits."},
+                         {"binary", Binary, METH_NOARGS, "The object's id as 16 bytes."},
+                         {"future", Future, METH_NOARGS, "A concurrent.futures.Future of the value."},
+                         {"__reduce__", Reduce, METH_NOARGS, nullptr},
+                         {"__class_getitem__", ClassGetItem, METH_O | METH_CLASS, nullptr},
+                         {nullptr, nullptr, 0, nullptr}};
 
-PyMemberDef members[] = {
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(RefObject, weak_references), READONLY, nullptr},
-    {nullptr, 0, 0, 0, nullptr}};
+PyMemberDef members[] = {{"__weaklistoffset__", T_PYSSIZET, offsetof(RefObject, weak_references), READONLY, nullptr},
+                         {nullptr, 0, 0, 0, nullptr}};
 
 PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(Dealloc)},
                        {Py_tp_repr, reinterpret_cast<void*>(Repr)},
@@ -144,8 +143,7 @@ PyObject* NewRef(Object* object, bool alias) {
 Object* ObjectOf(PyObject* self) {
   auto* ref = reinterpret_cast<RefObject*>(self);
   if (ref->epoch != g_epoch || !g_runtime) {
-    PyErr_SetString(PyExc_RuntimeError,
-                    "this ObjectRef belongs to a weft session that has ended; its object is gone");
+    PyErr_SetString(PyExc_RuntimeError, "this ObjectRef belongs to a weft session that has ended; its object is gone");
     return nullptr;
   }
   return ref->object;

@@ -6,8 +6,7 @@
 namespace weft::python {
 
 struct RefObject {
-  PyObject_HEAD
-  Object* object;
+  PyObject_HEAD Object* object;
   uint32_t epoch;
   uint32_t stamp;  // of the last wait() that has seen it
   bool alias;      // there may be other handles of the same object in this process

@@ -5,6 +5,12 @@
 #include "api_python/buffers.h"
 
 namespace weft::python {
+namespace {
+
+// Their ids travel in the reply's frame, which has a quarter of a megabyte.
+constexpr size_t kMaxReferencesPerReturn = 14'000;
+
+}  // namespace
 
 PyObject* PythonRunner::FunctionOf(core::DefinedTemplate& what) {
   if (what.front_end) return static_cast<PyObject*>(what.front_end);
@@ -55,9 +61,8 @@ void PythonRunner::Run(const std::vector<ObjectId>& returns, core::TaskOutcome& 
     return;
   }
   if (returns.empty()) return;
-  Owned items(PyTuple_CheckExact(result.get()) || PyList_CheckExact(result.get())
-                  ? PySequence_Fast(result.get(), "")
-                  : PySequence_Tuple(result.get()));
+  Owned items(PyTuple_CheckExact(result.get()) || PyList_CheckExact(result.get()) ? PySequence_Fast(result.get(), "")
+                                                                                  : PySequence_Tuple(result.get()));
   if (!items) {
     PyErr_Format(PyExc_TypeError, "task '%s' has num_returns=%zu, but it returned a %s, which cannot be divided",
                  what_->name.c_str(), returns.size(), Py_TYPE(result.get())->tp_name);
@@ -81,6 +86,15 @@ bool PythonRunner::Encode(PyObject* value, ObjectId id, core::TaskReturn& out, s
   Encoded encoded;
   encoded.bytes.swap(out.bytes);
   if (!EncodeValue(value, id, encoded)) return false;
+  if (inside.objects.size() > kMaxReferencesPerReturn) {
+    if (encoded.room.data) runtime_.Abandon(encoded.room);
+    PyErr_Format(
+        PyExc_ValueError,
+        "the value that task '%s' returned holds %zu references; at most %zu fit into one return value: return "
+        "lists of fewer references, put() together",
+        what_->name.c_str(), inside.objects.size(), kMaxReferencesPerReturn);
+    return false;
+  }
   out.contained.swap(inside.objects);  // their references go with the reply
   out.bytes.swap(encoded.bytes);
   out.room = encoded.room;

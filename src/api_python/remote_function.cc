@@ -12,8 +12,7 @@ namespace weft::python {
 namespace {
 
 struct RemoteFunctionObject {
-  PyObject_HEAD
-  PyObject* dict;
+  PyObject_HEAD PyObject* dict;
   PyObject* function;
   PyObject* options;
   PyObject* exported;  // (key, body, name), made at the first call
@@ -190,7 +189,8 @@ PyObject* Remote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
         Py_INCREF(result);
       } else {
         result = PyList_New(what->num_returns);
-        for (uint32_t i = 0; result && i < what->num_returns; ++i) PyList_SET_ITEM(result, i, NewRef(objects[i], false));
+        for (uint32_t i = 0; result && i < what->num_returns; ++i)
+          PyList_SET_ITEM(result, i, NewRef(objects[i], false));
       }
     }
   }

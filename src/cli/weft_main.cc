@@ -15,7 +15,8 @@ namespace weft::core {
 namespace {
 
 constexpr const char* kHelp =
-    "weft " WEFT_VERSION " - tasks and objects on all cores\n"
+    "weft " WEFT_VERSION
+    " - tasks and objects on all cores\n"
     "\n"
     "usage: weft [--help | --version]\n"
     "       weft COMMAND [...]\n"

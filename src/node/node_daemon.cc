@@ -224,7 +224,8 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   process.claimed_pid = message.pid;
   session_ = std::move(message);
   auto cpus = static_cast<uint64_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
-  uint64_t most = descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
+  uint64_t most =
+      descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
   scheduler_ = std::make_unique<LocalScheduler>(
       LocalScheduler::Config{session_->resources, static_cast<uint32_t>(std::min<uint64_t>(most, 4096))});
   WorkerPool::Config pool;
@@ -333,7 +334,7 @@ void NodeDaemon::Handle(Process& process, RouteTo& message) {
   auto* target = Find(message.to);
   if (target == nullptr || target->stage != Process::Stage::kReady) {
     auto death = deaths_.find(message.to);
-    std::string how = death != deaths_.end()          ? death->second
+    std::string how = death != deaths_.end()            ? death->second
                       : message.to.value > last_number_ ? "it never existed"
                                                         : "it has ended";
     // A process that is closing will be announced; the answer then comes twice, which does no harm.
@@ -626,8 +627,8 @@ Status NodeDaemon::Launch(ProcessId worker) {
   process->id = worker;
   process->pid = pid;
   process->stream = std::make_unique<MessageStream>(std::move(sockets->first));
-  auto watch = loop_.Add(process->stream->fd(), EPOLLIN,
-                         [this, worker](uint32_t events) { OnProcessEvent(worker, events); });
+  auto watch =
+      loop_.Add(process->stream->fd(), EPOLLIN, [this, worker](uint32_t events) { OnProcessEvent(worker, events); });
   if (!watch) return watch.error();  // the worker ends when its socket closes
   process->watch = *watch;
   if (pid != 0) pids_[pid] = worker;
@@ -699,7 +700,8 @@ void NodeDaemon::OnZygoteEvent() {
 void NodeDaemon::ZygoteEnded(int status) {
   if (zygote_watch_ != 0) OnZygoteEvent();  // its last reports
   zygote_->ReadOutput();
-  std::string how = "the Python program that starts workers (" + session_->worker_command[0] + ") " + DescribeExit(status);
+  std::string how =
+      "the Python program that starts workers (" + session_->worker_command[0] + ") " + DescribeExit(status);
   std::string words = zygote_->last_output();
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) how.append("; it said:\n").append(words);
@@ -803,7 +805,8 @@ void NodeDaemon::Bury(ProcessId id) {
   auto* process = Find(id);
   // What it sent and printed before it died counts. Its messages may make others die, so look again after each step.
   if (process->stage != Process::Stage::kClosing) ReadFrom(*process, true);
-  // Decisions that name it are carried out while it can still be found: a grant on it must be heard of before its death.
+  // Decisions that name it are carried out while it can still be found: a grant on it must be heard of before its
+  // death.
   Settle();
   if (ended_ || (process = Find(id)) == nullptr) return;
   for (auto entry = pipes_.begin(); entry != pipes_.end();) {
@@ -881,7 +884,8 @@ void NodeDaemon::KillEverything() {
     if (list) {
       std::string text;
       char buffer[4096];
-      for (ssize_t size; (size = ::read(list.get(), buffer, sizeof buffer)) > 0;) text.append(buffer, static_cast<size_t>(size));
+      for (ssize_t size; (size = ::read(list.get(), buffer, sizeof buffer)) > 0;)
+        text.append(buffer, static_cast<size_t>(size));
       for (const char* at = text.c_str(); *at != '\0';) {
         char* end;
         long pid = strtol(at, &end, 10);

@@ -6,8 +6,8 @@
 // daemon.
 //
 // A process's life here: connecting (first message awaited), ready, closing (its socket has ended; the exit status is
-// awaited for a moment, so that its death can be announced with the reason), gone. Everybody hears of its death; whoever
-// routes to it later hears it again.
+// awaited for a moment, so that its death can be announced with the reason), gone. Everybody hears of its death;
+// whoever routes to it later hears it again.
 #pragma once
 
 #include <sys/types.h>

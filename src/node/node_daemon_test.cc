@@ -190,8 +190,10 @@ class TestDriver {
     std::string text;
     for (const auto& received : kept_) {
       text += std::to_string(received.message.index());
-      if (auto* routed = std::get_if<Routed>(&received.message)) text.append("(").append(routed->payload, 0, 100).append(")");
-      if (auto* refused = std::get_if<LeaseRefused>(&received.message)) text.append("(").append(refused->why).append(")");
+      if (auto* routed = std::get_if<Routed>(&received.message))
+        text.append("(").append(routed->payload, 0, 100).append(")");
+      if (auto* refused = std::get_if<LeaseRefused>(&received.message))
+        text.append("(").append(refused->why).append(")");
       if (auto* died = std::get_if<ProcessDied>(&received.message)) text.append("(").append(died->how).append(")");
       text += " ";
     }
@@ -227,8 +229,9 @@ TEST_P(NodeDaemonTest, GrantsLeasesWithAChannelOnce) {
   EXPECT_NE(first.own_slot, second.own_slot);
   auto other = driver.Expect<LeaseGranted>();
   EXPECT_NE(granted.worker, other.worker);
-  EXPECT_EQ(driver.ExpectReport(granted.worker, "channel"),
-            "channel to 1 first 0 slots " + std::to_string(first.peer_slot) + " " + std::to_string(first.own_slot) + " with 2");
+  EXPECT_EQ(driver.ExpectReport(granted.worker, "channel"), "channel to 1 first 0 slots " +
+                                                                std::to_string(first.peer_slot) + " " +
+                                                                std::to_string(first.own_slot) + " with 2");
   // The same pair gets no second channel.
   driver.Send(ReturnLease{granted.lease});
   driver.Wish(1);
@@ -420,10 +423,24 @@ TEST_P(NodeDaemonTest, NonsenseFromAWorkerEndsThatWorkerOnly) {
   driver.Command(bystander.worker, "hello");
   driver.ExpectReport(bystander.worker, "echo");
   int descriptors = 0;
-  std::vector<std::string> commands = {"garbage",   "length 0",          "length 1",  "length 4194305", "length 2147483648",
-                                       "length 4294967295", "type 0",    "type 200",  "type 13",        "type 15",
-                                       "fds",       "nofd",              "badsegment", "again",         "badshape",
-                                       "farewell",  "type 1",            "length 100"};
+  std::vector<std::string> commands = {"garbage",
+                                       "length 0",
+                                       "length 1",
+                                       "length 4194305",
+                                       "length 2147483648",
+                                       "length 4294967295",
+                                       "type 0",
+                                       "type 200",
+                                       "type 13",
+                                       "type 15",
+                                       "fds",
+                                       "nofd",
+                                       "badsegment",
+                                       "again",
+                                       "badshape",
+                                       "farewell",
+                                       "type 1",
+                                       "length 100"};
   for (const auto& command : commands) {
     driver.Wish(1);
     auto lease = driver.Expect<LeaseGranted>();
@@ -523,7 +540,8 @@ TEST(NodeDaemon, WorkersOutliveTheirZygoteAndANewOneTakesOver) {
   TestDriver driver(options);
   auto lease = driver.Lease();
   std::vector<pid_t> all = driver.Children();
-  std::ifstream file("/proc/" + std::to_string(driver.daemon()) + "/task/" + std::to_string(driver.daemon()) + "/children");
+  std::ifstream file("/proc/" + std::to_string(driver.daemon()) + "/task/" + std::to_string(driver.daemon()) +
+                     "/children");
   pid_t zygote = 0;
   file >> zygote;
   ASSERT_GT(zygote, 0);
@@ -540,7 +558,8 @@ TEST(NodeDaemon, WorkersOutliveTheirZygoteAndANewOneTakesOver) {
 }
 
 TEST(NodeDaemon, NonsenseFromTheDriverEndsTheSession) {
-  for (const std::string& bytes : {std::string(100, '\xff'), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(6, '\0')}) {
+  for (const std::string& bytes :
+       {std::string(100, '\xff'), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(6, '\0')}) {
     TestDriver::Options options;
     options.open = false;
     TestDriver driver(options);

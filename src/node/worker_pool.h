@@ -36,8 +36,8 @@ using PoolAction = std::variant<StartWorker, RetireWorker, AbandonStart, GiveUpS
 class WorkerPool {
  public:
   struct Config {
-    uint32_t prestart = 0;     // started before anybody asks, and replaced when they die
-    uint32_t keep = 0;         // idle workers up to this number of workers stay
+    uint32_t prestart = 0;      // started before anybody asks, and replaced when they die
+    uint32_t keep = 0;          // idle workers up to this number of workers stay
     uint64_t first_number = 2;  // 1 is the driver
   };
 
@@ -88,9 +88,9 @@ class WorkerPool {
   bool ever_ready_ = false;
   bool gave_up_ = false;
   std::string why_gave_up_;
-  uint32_t failures_ = 0;           // in a row
+  uint32_t failures_ = 0;  // in a row
   int64_t last_failure_ns_ = 0;
-  int64_t not_before_ns_ = 0;       // no start before
+  int64_t not_before_ns_ = 0;  // no start before
 };
 
 }  // namespace weft::core

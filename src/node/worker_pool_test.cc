@@ -154,7 +154,8 @@ TEST(WorkerPool, RandomEventsKeepTheCountsAndTheBounds) {
     for (int i = 0; i < 300; ++i) {
       out.clear();
       t.now += static_cast<int64_t>(random.Below(2000)) * kMs;
-      uint64_t pick = state.empty() ? 0 : std::next(state.begin(), static_cast<long>(random.Below(state.size())))->first;
+      uint64_t pick =
+          state.empty() ? 0 : std::next(state.begin(), static_cast<long>(random.Below(state.size())))->first;
       switch (random.Below(5)) {
         case 0:
           wanted = static_cast<uint32_t>(random.Below(5));

@@ -121,15 +121,18 @@ void CopyWarm(void* destination, const void* source, uint64_t size, int threads)
     std::memcpy(destination, source, size);
     return;
   }
-  CopyJob job{.destination = static_cast<uint8_t*>(destination), .source = static_cast<const uint8_t*>(source),
-              .size = size};
+  CopyJob job{
+      .destination = static_cast<uint8_t*>(destination), .source = static_cast<const uint8_t*>(source), .size = size};
   WEFT_CHECK(RunWithHelpers(job, threads).ok(), "a copy in memory cannot fail");
 }
 
 Status CopyCold(ColdDestination destination, const void* source, uint64_t size, int threads) {
   if (size == 0) return {};
-  CopyJob job{.destination = destination.mapped, .source = static_cast<const uint8_t*>(source), .size = size,
-              .fd = destination.fd, .offset = destination.offset};
+  CopyJob job{.destination = destination.mapped,
+              .source = static_cast<const uint8_t*>(source),
+              .size = size,
+              .fd = destination.fd,
+              .offset = destination.offset};
   return RunWithHelpers(job, threads);
 }
 

@@ -28,7 +28,7 @@ namespace weft::core {
 class FreeRanges {
  public:
   static constexpr uint64_t kPage = 4096;
-  static constexpr uint64_t kAlignment = 64;       // of every object
+  static constexpr uint64_t kAlignment = 64;         // of every object
   static constexpr uint64_t kSmallLimit = 64 << 10;  // from here on an object gets whole pages
   static constexpr uint64_t kBlock = 1 << 20;
   static constexpr uint64_t kUnit = 16 << 10;  // 64 of them to a block, so a block's warm units are one word
@@ -62,9 +62,9 @@ class FreeRanges {
   // What an object of this size takes up.
   static Range Rounded(uint64_t offset, uint64_t object_size);
 
-  uint64_t held_bytes() const { return held_bytes_; }            // warm pages, free or not
+  uint64_t held_bytes() const { return held_bytes_; }  // warm pages, free or not
   uint64_t warm_free_bytes() const { return warm_.bytes() + idle_units_ * kUnit; }
-  uint64_t used_bytes() const { return used_bytes_; }            // taken and not returned
+  uint64_t used_bytes() const { return used_bytes_; }  // taken and not returned
   uint64_t size() const { return size_; }
   size_t range_count() const { return free_.count() + small_.count(); }
   void CheckInvariants() const;

@@ -40,8 +40,8 @@ TEST(MemoryBudgetTest, MoreThanTheCapacityIsRefusedAtOnceNamingBoth) {
 
 TEST(MemoryBudgetTest, AbsurdNumbersAreRefusedOrClamped) {
   MemoryBudget budget({.capacity_bytes = 100});
-  EXPECT_TRUE(std::holds_alternative<MemoryBudget::Refuse>(
-      Do(budget, MemoryBudget::Reserved{kA, 1, UINT64_MAX, 0}).at(0)));
+  EXPECT_TRUE(
+      std::holds_alternative<MemoryBudget::Refuse>(Do(budget, MemoryBudget::Reserved{kA, 1, UINT64_MAX, 0}).at(0)));
   Do(budget, MemoryBudget::Reserved{kA, 2, 50, 0});
   Do(budget, MemoryBudget::Released{kA, UINT64_MAX, 0});
   Do(budget, MemoryBudget::Released{kC, 7, 0});

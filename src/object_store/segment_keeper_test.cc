@@ -148,8 +148,17 @@ TEST_F(KeeperTest, AHostileIndexIsReadWithoutHarm) {
   SegmentLayout layout = *SegmentLayout::ForSize(kSize);
   Location good = Make(100'000, true, 5);
   Random random(11);
-  uint64_t interesting[] = {0, 1, layout.data_offset, layout.data_offset + 64, kSize - 64, kSize, uint64_t{1} << 62,
-                            UINT64_MAX, UINT64_MAX - 63, good.offset, good.offset + 64};
+  uint64_t interesting[] = {0,
+                            1,
+                            layout.data_offset,
+                            layout.data_offset + 64,
+                            kSize - 64,
+                            kSize,
+                            uint64_t{1} << 62,
+                            UINT64_MAX,
+                            UINT64_MAX - 63,
+                            good.offset,
+                            good.offset + 64};
   auto pick = [&] { return random.Chance(70) ? interesting[random.Below(std::size(interesting))] : random.Next(); };
   for (uint64_t slot = 100; slot < 3000; ++slot) {
     uint64_t state = random.Chance(80) ? MakeGeneration(1 + random.Below(5), slot) : random.Next();

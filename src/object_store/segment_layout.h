@@ -96,8 +96,8 @@ struct SegmentLayout {
   }
 
   SegmentHeader HeaderFor(ProcessId writer) const {
-    return {kSegmentMagic, kSegmentVersion, sizeof(IndexEntry), writer.value, size, index_offset, index_capacity,
-            data_offset};
+    return {kSegmentMagic, kSegmentVersion, sizeof(IndexEntry), writer.value,
+            size,          index_offset,    index_capacity,     data_offset};
   }
 
   bool Accepts(const SegmentHeader& header, SegmentId id) const {

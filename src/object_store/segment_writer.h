@@ -136,7 +136,7 @@ class SegmentWriter {
   mutable std::mutex mutex_;
   // Guarded by mutex_.
   std::optional<FreeRanges> ranges_;
-  std::vector<Slot> slots_;          // every entry that was ever used and not punched since
+  std::vector<Slot> slots_;  // every entry that was ever used and not punched since
   std::vector<uint32_t> free_slots_;
   uint64_t next_counter_ = 1;
   uint64_t index_pages_ = 0;  // pages of the index that exist

@@ -10,7 +10,7 @@ namespace weft::core {
 namespace {
 
 bool IsDirectory(const std::string& path) {
-  struct stat facts {};
+  struct stat facts{};
   return stat(path.c_str(), &facts) == 0 && S_ISDIR(facts.st_mode);
 }
 

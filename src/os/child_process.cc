@@ -53,7 +53,7 @@ rlimit original_limit{0, 0};  // written once at the start of the process; 0: ne
   // All of ours are close-on-exec already; this is for what a library may have opened without.
   ::syscall(SYS_close_range, static_cast<unsigned>(highest + 1), ~0u, CLOSE_RANGE_CLOEXEC);
 
-  struct sigaction standard {};
+  struct sigaction standard{};
   standard.sa_handler = SIG_DFL;
   for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &standard, nullptr);
   standard.sa_handler = SIG_IGN;

@@ -24,9 +24,7 @@
 namespace weft::core {
 namespace {
 
-Error SystemError(const std::string& what) {
-  return {ErrorKind::kUnavailable, what + ": " + std::strerror(errno)};
-}
+Error SystemError(const std::string& what) { return {ErrorKind::kUnavailable, what + ": " + std::strerror(errno)}; }
 
 // For kernels older than 5.14. Adding zero atomically dirties the page without disturbing a concurrent writer of it.
 void TouchPages(uint8_t* begin, uint8_t* end) {
@@ -92,7 +90,7 @@ Result<OwnedFd> ReopenReadOnly(int fd) {
 }
 
 Result<SharedMemoryFacts> InspectSharedMemory(int fd) {
-  struct stat facts {};
+  struct stat facts{};
   if (fstat(fd, &facts) != 0) return SystemError("cannot inspect a segment's descriptor");
   int seals = fcntl(fd, F_GET_SEALS);
   int flags = fcntl(fd, F_GETFL);

@@ -24,7 +24,7 @@ TEST(SharedMemoryTest, IsPrivateSealedAndNotExecutable) {
   EXPECT_EQ(facts->held_bytes, 0u);
   EXPECT_TRUE(facts->sealed);
   EXPECT_TRUE(facts->writable);
-  struct stat mode {};
+  struct stat mode{};
   ASSERT_EQ(fstat(fd->get(), &mode), 0);
   EXPECT_EQ(mode.st_mode & 0777, 0600u);
   EXPECT_NE(ftruncate(fd->get(), kSize / 2), 0);

@@ -57,12 +57,12 @@ void Executor::Run() {
     runtime_.polling_ = true;
     runtime_.doorbell_->DisarmBackground();
     runtime_.SetWakeUps(runtime_.any_waiters_ > 0);
+    uint32_t seen = runtime_.event_.load();
     lock.unlock();
     runtime_.Flush();
     runner_.BeforeSleep();
-    runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, kNoDeadline, [this] {
-      return runtime_.AnyDue() || news_.load() || runtime_.stopped();
-    });
+    runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, kNoDeadline,
+                                      [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen; });
     lock.lock();
     runtime_.polling_ = false;
     if (runtime_.others_waiting_ > 0) runtime_.Bump();
@@ -322,7 +322,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
 
   uint32_t size = sizeof reply + static_cast<uint32_t>(outcome_.error.size() + given_back.size() * sizeof(GivenBack) +
-                                                        retained.size() * sizeof(uint64_t));
+                                                       retained.size() * sizeof(uint64_t));
   for (TaskReturn& value : outcome_.values) {
     size += sizeof(ValueHead) + static_cast<uint32_t>(value.contained.size() * sizeof(ObjectId));
     size += value.room.data ? sizeof(Location) : static_cast<uint32_t>(value.bytes.size());

@@ -31,7 +31,7 @@ struct DefinedTemplate {
   std::string function_name;
   std::string retry_exceptions;
   std::string body;
-  Location stored_body;  // size 0: the body is above
+  Location stored_body;       // size 0: the body is above
   void* front_end = nullptr;  // the front end's loaded function
 };
 
@@ -55,7 +55,7 @@ struct TaskCall {
 // One return value, as the front end made it: inline bytes, or a place in this process's segment.
 struct TaskReturn {
   std::string bytes;
-  StoreRoom room;  // data != nullptr: stored
+  StoreRoom room;                  // data != nullptr: stored
   std::vector<Object*> contained;  // alive until the reply was written
 };
 
@@ -69,7 +69,8 @@ struct TaskOutcome {
 class TaskRunner {
  public:
   virtual ~TaskRunner() = default;
-  // Decodes the arguments; afterwards the bytes of the call are gone. What fails here is remembered and reported by Run.
+  // Decodes the arguments; afterwards the bytes of the call are gone. What fails here is remembered and reported by
+  // Run.
   virtual void Prepare(const TaskCall& call) = 0;
   // Runs the body. `returns` are the objects its values will be.
   virtual void Run(const std::vector<ObjectId>& returns, TaskOutcome& outcome) = 0;

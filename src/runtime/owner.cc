@@ -533,8 +533,8 @@ void Owner::RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, A
     } else {
       std::string text = "WorkerCrashedError\nthe worker that ran task '" + task->what->name + "' " + how;
       text += limit == 0 ? "; the task has max_retries=0, so it was not run again"
-                         : "; it was run " + std::to_string(task->attempt + 1) + " times (max_retries=" +
-                               std::to_string(limit) + ")";
+                         : "; it was run " + std::to_string(task->attempt + 1) +
+                               " times (max_retries=" + std::to_string(limit) + ")";
       FailTask(task, ValueKind::kSystemError, text, out);
     }
   }
@@ -795,8 +795,7 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
   objects_.ForEach([&](Object* object) {
     if (object->borrowed && object->id.owner == process) {
       if (!object->resolved()) {
-        object->value.SetBytes(ValueKind::kSystemError,
-                               "OwnerDiedError\nthe process that owned the object " + how);
+        object->value.SetBytes(ValueKind::kSystemError, "OwnerDiedError\nthe process that owned the object " + how);
         Resolved(object);
       }
     } else if (object->borrowers && object->borrowers->erase(process) > 0) {

@@ -62,9 +62,7 @@ class Value {
   void SetBytes(ValueKind kind, std::string_view bytes);
   void SetStored(const Location& location);
   void Clear();
-  std::string_view bytes() const {
-    return {size_ <= sizeof small_ ? small_ : large_, size_};
-  }
+  std::string_view bytes() const { return {size_ <= sizeof small_ ? small_ : large_, size_}; }
   const Location& location() const { return *location_; }
 
  private:
@@ -88,12 +86,12 @@ struct Object {
   std::vector<Object*>* contained = nullptr;  // references inside the value; each is held
   std::map<ProcessId, int64_t>* borrowers = nullptr;
   std::vector<ProcessId>* askers = nullptr;  // borrowers that asked for the value before it was there
-  Object* next_dropped = nullptr;  // in the list of drops, which then holds the last local reference
+  Object* next_dropped = nullptr;            // in the list of drops, which then holds the last local reference
   bool borrowed = false;
-  bool fetching = false;  // borrowed: the owner was asked
+  bool fetching = false;   // borrowed: the owner was asked
   bool handed_on = false;  // borrowed: the owner was sent word, through the daemon, of somebody we gave it to
-  uint32_t mentions = 0;  // borrowed: how often the owner was told of us
-  uint32_t waiters = 0;   // threads that want to be woken when it resolves
+  uint32_t mentions = 0;   // borrowed: how often the owner was told of us
+  uint32_t waiters = 0;    // threads that want to be woken when it resolves
   uint32_t callbacks = 0;
   bool resolved() const { return value.kind() != ValueKind::kPending; }
   ~Object();
@@ -103,7 +101,7 @@ struct Object {
 struct Function {
   FunctionKey key;
   std::string name;
-  std::string body;     // or, if it is large:
+  std::string body;      // or, if it is large:
   Location stored_body;  // size 0: not stored
 };
 
@@ -126,7 +124,7 @@ struct Task {
   std::unique_ptr<char[]> arguments;
   uint32_t arguments_size = 0;
   uint32_t num_dependencies = 0;
-  std::unique_ptr<Object*[]> dependencies;         // top-level references, in the order of the arguments; held
+  std::unique_ptr<Object*[]> dependencies;          // top-level references, in the order of the arguments; held
   std::unique_ptr<std::vector<Object*>> contained;  // references inside the arguments; held
   Object* first_return = nullptr;
   std::unique_ptr<Object*[]> more_returns;
@@ -240,7 +238,7 @@ class Owner {
   const TaskTemplate* InternTemplate(TaskTemplate what);
 
   // ---- objects
-  Object* NewOwned();                    // pending, with one local reference
+  Object* NewOwned();  // pending, with one local reference
   void Resolve(Object* object, ValueKind kind, std::string_view bytes, const Location& location,
                const std::vector<Object*>& contained, Actions& out);
   // A local reference to `id`, received with `mentions` (0 for one of our own objects). nullptr if it is an object of
@@ -309,12 +307,12 @@ class Owner {
     uint32_t leases = 0;
     uint32_t revoking = 0;
     bool dirty = false;
-    int64_t quiet_since_ns = 0;    // nothing to run since
+    int64_t quiet_since_ns = 0;  // nothing to run since
   };
 
   bool Usable(const LeasedWorker& worker) const;
   void Enqueue(Task* task, bool at_front);  // to ready, or to waiting if arguments are missing
-  void MarkDirty(uint32_t shape);  // to be pumped by Settle
+  void MarkDirty(uint32_t shape);           // to be pumped by Settle
   void Pump(uint32_t shape, Actions& out);
   void PushTo(int32_t worker, Task* task, Actions& out);
   bool TryPushBehind(Task* task, Actions& out);
@@ -332,7 +330,7 @@ class Owner {
   void FailTask(Task* task, ValueKind kind, std::string_view error, Actions& out);
   void Finish(Task* task, Actions& out);
   void ResolveReceived(Object* object, const ReturnedValue& value, Actions& out);
-  void Resolved(Object* object);            // to be announced by Settle
+  void Resolved(Object* object);  // to be announced by Settle
   void Announce(Object* object, Actions& out);
   void SendTo(Object* object, ProcessId asker, Actions& out);
   void Free(Object* object, Actions& out);
@@ -347,14 +345,15 @@ class Owner {
   std::map<ResourceAmounts, uint32_t> shape_numbers_;
   std::unordered_map<FunctionKey, std::unique_ptr<Function>> functions_;
   std::deque<TaskTemplate> templates_;
-  std::map<std::tuple<const Function*, uint32_t, uint32_t, int32_t, std::string, std::string>, const TaskTemplate*> template_index_;
+  std::map<std::tuple<const Function*, uint32_t, uint32_t, int32_t, std::string, std::string>, const TaskTemplate*>
+      template_index_;
   std::vector<LeasedWorker> workers_;
   std::unordered_map<ProcessId, int32_t> worker_numbers_;
   std::unordered_map<LeaseId, int32_t> lease_workers_;
   std::unordered_map<ProcessId, std::string> dead_;  // and how
   int64_t now_ns_ = 0;
   // Work lists instead of recursion, so that a chain of a million does not overflow the stack.
-  std::vector<Object*> resolved_;    // held while listed
+  std::vector<Object*> resolved_;  // held while listed
   std::vector<Object*> considered_;
   bool considering_ = false;
   std::vector<uint32_t> dirty_shapes_;

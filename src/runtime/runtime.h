@@ -9,11 +9,15 @@
 // DropReference may be called on any thread at any instant, also inside garbage collection: it only appends to a list.
 //
 // After a fork nothing here may be used in the child; front ends check forked().
+//
+// Four files: runtime.cc (sessions, tasks, objects), runtime_waiting.cc (who sleeps and polls), runtime_frames.cc
+// (channels), runtime_link.cc (the daemon).
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -162,17 +166,17 @@ class Runtime {
   bool Define(Peer& peer, const TaskTemplate* what);
   void Send(Message message, std::vector<UniqueFd> fds = {});
   void Route(ProcessId to, const PeerMessage& message);
-  size_t Drain();                 // replies of all workers, and drops; returns how many
+  size_t Drain();  // replies of all workers, and drops; returns how many
   size_t DrainPeer(Peer& peer);
   bool TakeReply(Peer& peer, std::string_view bytes);
   void DrainDrops();
-  void SetWakeUps(bool any);      // tells each worker after which reply to wake us
+  void SetWakeUps(bool any);  // tells each worker after which reply to wake us
   bool AnyDue();
   void ArmBackground();
-  void Bump();                    // wakes waiting threads that do not poll
+  void Bump();  // something changed: wakes all waiting threads
   void Fail(const std::string& why);
-  template <class Ready>
-  WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any, Ready ready);
+  WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any,
+                        const std::function<bool()>& ready);
   Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes);
 
   // After unlocking: makes the system calls that were put off.
@@ -194,13 +198,13 @@ class Runtime {
   Actions actions_;
   std::unordered_map<ProcessId, std::unique_ptr<Peer>> workers_;     // we submit to
   std::unordered_map<ProcessId, std::unique_ptr<Peer>> submitters_;  // submit to us
-  std::vector<Peer*> peer_of_worker_;  // by the owner's worker number
+  std::vector<Peer*> peer_of_worker_;                                // by the owner's worker number
   std::vector<Peer*> to_notify_;
-  std::vector<Peer*> due_list_;        // workers with tasks of ours; also read by the poller without the lock
+  std::vector<Peer*> due_list_;  // workers with tasks of ours; also read by the poller without the lock
   std::vector<std::pair<Message, std::vector<UniqueFd>>> outbox_;
   std::vector<std::pair<ProcessId, std::string>> peer_outbox_;
   std::vector<Location> free_outbox_;
-  std::unordered_map<SegmentId, uint8_t> segment_states_;  // 1 asked for, 2 mapped, 3 does not exist
+  std::unordered_map<SegmentId, uint8_t> segment_states_;    // 1 asked for, 2 mapped, 3 does not exist
   std::unordered_map<uint64_t, uint64_t> reserving_;         // request -> bytes
   std::unordered_map<uint64_t, Result<bool>> reservations_;  // answered
   uint64_t next_reservation_ = 1;
@@ -210,7 +214,7 @@ class Runtime {
   bool polling_ = false;          // a user thread (or the idle executor) polls for all
   bool background_idle_ = false;  // sleeps without a deadline
   uint32_t others_waiting_ = 0;
-  uint32_t any_waiters_ = 0;      // threads for which any reply may matter
+  uint32_t any_waiters_ = 0;  // threads for which any reply may matter
   bool segment_announced_ = false;
   bool finished_ = false;  // nothing more will come
   uint64_t submits_ = 0;
@@ -218,7 +222,7 @@ class Runtime {
   std::vector<ReturnedValue> values_scratch_;
   std::vector<Object*> returns_scratch_;
 
-  std::mutex send_mutex_;  // one sender at a time, taken without mutex_
+  std::mutex send_mutex_;                  // one sender at a time, taken without mutex_
   std::atomic<uint32_t> event_{0};         // futex word: something changed
   std::atomic<uint32_t> front_events_{0};  // futex word: NextEvent has something
   std::atomic<Object*> dropped_{nullptr};

@@ -70,7 +70,8 @@ class Slab {
   }
 
  private:
-  static constexpr uint32_t kChunkBits = 9, kChunkSize = 1u << kChunkBits;  // about 50 kB a chunk: cheap for small sessions
+  static constexpr uint32_t kChunkBits = 9,
+                            kChunkSize = 1u << kChunkBits;  // about 50 kB a chunk: cheap for small sessions
   struct Cell {
     alignas(T) std::byte bytes[sizeof(T)];
     uint32_t generation = 0;

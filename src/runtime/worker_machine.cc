@@ -43,8 +43,8 @@ void WorkerMachine::Release(Owner& owner, ProcessId submitter, std::vector<Given
   // Nothing is freed in this loop, and an object that is listed twice is settled the first time.
   for (auto& [object, counted] : accepted_) {
     if (!object->borrowed || object->id.owner != submitter) continue;
-    bool used = object->local_references.load(std::memory_order_acquire) > 0 || object->holds > 0 ||
-                object->callbacks > 0;
+    bool used =
+        object->local_references.load(std::memory_order_acquire) > 0 || object->holds > 0 || object->callbacks > 0;
     bool keep = used || (object->handed_on && !faults.give_back_before_handing_on);
     if (keep && object->mentions == 0 && !faults.forget_to_retain) {
       // The result of an earlier task, of which the submitter did not know when it pushed this one.

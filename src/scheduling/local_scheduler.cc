@@ -194,7 +194,8 @@ ProcessId LocalScheduler::IdleWorkerFor(ProcessId process) const {
 }
 
 void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
-  // First real grants while workers are idle, then, on paper, those that only lack a worker: they say how many to start.
+  // First real grants while workers are idle, then, on paper, those that only lack a worker: they say how many to
+  // start.
   ResourceLedger left = free_;
   std::map<const ClaimKey*, uint32_t> on_paper;
   uint32_t wanted = 0;

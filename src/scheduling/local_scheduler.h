@@ -53,7 +53,7 @@ struct WorkerUnblocked {
   ProcessId worker;
 };
 struct BlockedFlagsRead {};  // answers SetDemand: every leased worker that is blocked has been reported
-struct WorkerRetired {  // an idle worker gets no more leases; it may still ask for some
+struct WorkerRetired {       // an idle worker gets no more leases; it may still ask for some
   ProcessId worker;
 };
 struct ProcessLost {

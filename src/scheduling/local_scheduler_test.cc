@@ -60,7 +60,9 @@ class Transcript {
   std::string Wish(uint64_t process, double cpus, uint32_t count, uint32_t depth = 0) {
     return (*this)(LeasesRequested{ProcessId{process}, Cpus(cpus), count, depth});
   }
-  std::string Return(uint64_t process, uint64_t lease) { return (*this)(LeaseReturned{ProcessId{process}, LeaseId{lease}}); }
+  std::string Return(uint64_t process, uint64_t lease) {
+    return (*this)(LeaseReturned{ProcessId{process}, LeaseId{lease}});
+  }
   std::string Block(uint64_t worker) { return (*this)(WorkerBlocked{ProcessId{worker}}); }
   std::string Unblock(uint64_t worker) { return (*this)(WorkerUnblocked{ProcessId{worker}}); }
   std::string Lose(uint64_t process) { return (*this)(ProcessLost{ProcessId{process}}); }
@@ -216,8 +218,8 @@ TEST(LocalScheduler, ALargeWishIsNotStarvedBySmallOnes) {
 }
 
 TEST(LocalScheduler, NothingIsKeptFreeForAWishThatBlockedTasksPrevent) {
-  // Worker 2 holds x and waits for a child that needs a CPU. Keeping the CPU free for somebody who needs x as well would
-  // be a deadlock.
+  // Worker 2 holds x and waits for a child that needs a CPU. Keeping the CPU free for somebody who needs x as well
+  // would be a deadlock.
   Transcript t({{"CPU", kResourceUnit}, {"x", kResourceUnit}});
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 4; ++worker) t.Worker(worker);

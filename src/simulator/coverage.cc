@@ -13,16 +13,16 @@ std::string Join(std::string_view a, std::string_view b, std::string_view c = {}
 }
 
 constexpr std::string_view kHappenings[] = {
-    "Task",         "Values",       "TaskError",      "RetryableError", "HandedBack",   "HandedBackBlocked",
+    "Task",         "Values",         "TaskError",    "RetryableError", "HandedBack",   "HandedBackBlocked",
     "RevokeAsked",  "RevokeAnswered", "WorkerReady",  "RequestLeases",  "ReturnLease",  "Blocked",
-    "FreeObjects",  "Mention",      "GiveBack",       "AskValue",       "Value",        "ChannelOpened",
-    "LeaseGranted", "LeaseRecalled", "LeaseRefused",  "ProcessDied",    "ObjectsFreed", "Exit"};
+    "FreeObjects",  "Mention",        "GiveBack",     "AskValue",       "Value",        "ChannelOpened",
+    "LeaseGranted", "LeaseRecalled",  "LeaseRefused", "ProcessDied",    "ObjectsFreed", "Exit"};
 static_assert(std::size(kHappenings) == static_cast<size_t>(Happening::kCount));
 constexpr std::string_view kFaults[] = {"crash", "delay", "pause", "full", "hand back", "storm", "untimely"};
 static_assert(std::size(kFaults) == static_cast<size_t>(FaultKind::kCount));
-constexpr std::string_view kPoints[] = {"starting",    "idle",        "on a message", "on a reply", "between actions",
-                                        "before send", "after send",  "before claim", "after claim", "in the body",
-                                        "in get",      "after body",  "before reply", "after reply"};
+constexpr std::string_view kPoints[] = {"starting",    "idle",       "on a message", "on a reply",  "between actions",
+                                        "before send", "after send", "before claim", "after claim", "in the body",
+                                        "in get",      "after body", "before reply", "after reply"};
 static_assert(std::size(kPoints) == static_cast<size_t>(CrashPoint::kCount));
 
 }  // namespace

@@ -82,9 +82,7 @@ std::string_view NameOf(CrashPoint point);
 class Coverage {
  public:
   void Met(Happening happening) { ++seen_[static_cast<size_t>(happening)]; }
-  void Met(Happening happening, FaultKind fault) {
-    ++met_[static_cast<size_t>(happening)][static_cast<size_t>(fault)];
-  }
+  void Met(Happening happening, FaultKind fault) { ++met_[static_cast<size_t>(happening)][static_cast<size_t>(fault)]; }
   void Crashed(CrashPoint point) { ++crashes_[static_cast<size_t>(point)]; }
   uint64_t crashes() const;
   uint64_t Seen(Happening happening) const { return seen_[static_cast<size_t>(happening)]; }

@@ -35,7 +35,7 @@ struct TaskSpec {
 struct Workload {
   uint32_t cpus = 1;
   uint32_t gpus = 0;
-  uint32_t tasks = 0;         // in all, attempts not counted
+  uint32_t tasks = 0;  // in all, attempts not counted
   uint32_t driver_steps = 0;
   uint32_t max_depth = 3;
   uint32_t raise_percent = 0;

@@ -158,7 +158,8 @@ void SimulatedDaemon::Settle() {
 
 void SimulatedDaemon::Perform(const GrantLease& action) {
   auto submitter = processes_.find(action.process);
-  WEFT_CHECK(submitter != processes_.end() && processes_.contains(action.worker), "the scheduler knows the living only");
+  WEFT_CHECK(submitter != processes_.end() && processes_.contains(action.worker),
+             "the scheduler knows the living only");
   pool.WorkerWasLeased(action.worker);
   world_.Note("grant", action.process.value, action.worker.value, action.lease.value);
   if (submitter->second.stage != Stage::kReady) return;  // its burial ends the lease

@@ -45,7 +45,7 @@ class SimulatedDaemon {
     Stage stage = Stage::kConnecting;
     std::deque<Incoming> inbox;
     std::set<ProcessId> workers;  // that it has a channel to; two workers may have one in each direction
-    int64_t not_before_ns = 0;  // its messages are held up until then
+    int64_t not_before_ns = 0;    // its messages are held up until then
   };
 
   void Wake();

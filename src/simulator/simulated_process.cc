@@ -136,8 +136,8 @@ std::string SimulatedProcess::Describe() {
           (drain_at_ns_ >= 0 ? ", drains at " + std::to_string(drain_at_ns_) : "") +
           (paused_until_ns > world.now() ? ", paused" : "") + (buried ? ", buried" : "") + (exit_asked ? ", asked to exit" : "");
   if (body_) {
-    text += ", runs " + std::to_string(body_->task.instance) + " with " + std::to_string(body_->steps_left) +
-            " steps left";
+    text +=
+        ", runs " + std::to_string(body_->task.instance) + " with " + std::to_string(body_->steps_left) + " steps left";
     if (body_->awaited) {
       text += ", waits for object " + std::to_string(body_->awaited->id.owner.value) + "/" +
               std::to_string(body_->awaited->id.index) + (body_->awaited->borrowed ? " (borrowed)" : "");
@@ -284,8 +284,8 @@ void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
     case PeerMessageKind::kMention:
     case PeerMessageKind::kGiveBack: {
       if (!owner.Find(m.id) && world.Trusted(from) && world.Trusted(m.process)) {
-        world.Fail("process " + std::to_string(from.value) + " speaks of object " + std::to_string(m.id.index) + " of " +
-                   std::to_string(id.value) + ", which was freed");
+        world.Fail("process " + std::to_string(from.value) + " speaks of object " + std::to_string(m.id.index) +
+                   " of " + std::to_string(id.value) + ", which was freed");
       }
       auto count = static_cast<int64_t>(m.count);
       owner.BorrowerMentioned(m.id, m.process, m.kind == PeerMessageKind::kMention ? count : -count, actions_);
@@ -295,7 +295,9 @@ void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
       owner.ValueAsked(m.id, from, actions_);
       break;
     case PeerMessageKind::kValue: {
-      ReturnedValue value{.kind = static_cast<ValueKind>(m.value_kind), .bytes = m.bytes, .location = m.location,
+      ReturnedValue value{.kind = static_cast<ValueKind>(m.value_kind),
+                          .bytes = m.bytes,
+                          .location = m.location,
                           .contained = m.contained};
       owner.ValueReceived(m.id, value, actions_);
       break;
@@ -414,8 +416,8 @@ void SimulatedProcess::TakeReply(SimulatedChannel& channel, const SimulatedReply
   }
   std::vector<ReturnedValue> values;
   for (const SimulatedValue& value : reply.values) {
-    values.push_back({.kind = value.kind, .bytes = value.bytes, .location = value.location,
-                      .contained = value.contained});
+    values.push_back(
+        {.kind = value.kind, .bytes = value.bytes, .location = value.location, .contained = value.contained});
     if (owed && value.kind == ValueKind::kStored) world.store.at(value.location).delivered = true;
     for (ObjectId inner : value.contained) {
       if (owed && inner.owner == id && !owner.Find(inner)) world.Fail("a returned reference was freed on its way");
@@ -480,9 +482,11 @@ void SimulatedProcess::Perform() {
         break;
       case ActionKind::kMention:
       case ActionKind::kGiveBack:
-        Route(action.id.owner, {.kind = action.kind == ActionKind::kMention ? PeerMessageKind::kMention
-                                                                            : PeerMessageKind::kGiveBack,
-                                .id = action.id, .process = action.process, .count = action.number});
+        Route(action.id.owner,
+              {.kind = action.kind == ActionKind::kMention ? PeerMessageKind::kMention : PeerMessageKind::kGiveBack,
+               .id = action.id,
+               .process = action.process,
+               .count = action.number});
         break;
       case ActionKind::kFetch:
         Route(action.id.owner, {.kind = PeerMessageKind::kAskValue, .id = action.id});
@@ -523,8 +527,7 @@ bool SimulatedProcess::PushTask(const Action& action) {
     owner.FailPushed(task->handle, "UnschedulableError\ntoo large", world.now(), actions_);
     return true;
   }
-  if (channel.tasks.size() >= channel.task_room ||
-      (world.faulty() && world.random.Chance(world.refuse_percent))) {
+  if (channel.tasks.size() >= channel.task_room || (world.faulty() && world.random.Chance(world.refuse_percent))) {
     world.coverage.Met(Happening::kTask, FaultKind::kFull);
     world.Note("push refused", id.value, worker.value, instance);
     return false;
@@ -972,7 +975,8 @@ void SimulatedProcess::Drop(Object* object) {
 Object* SimulatedProcess::PickVariable() {
   auto& variables = body_->variables;
   // Mostly a recent one, so that there are chains.
-  size_t back = body_->random.Below(body_->random.Chance(60) ? std::min<size_t>(3, variables.size()) : variables.size());
+  size_t back =
+      body_->random.Below(body_->random.Chance(60) ? std::min<size_t>(3, variables.size()) : variables.size());
   return variables[variables.size() - 1 - back];
 }
 

@@ -30,7 +30,7 @@ class SimulatedProcess {
     int64_t sent_ns;
   };
   void Receive(Message message);
-  void SayReady();  // a worker's first message
+  void SayReady();                          // a worker's first message
   void WakeExecutor(int64_t extra_ns = 0);  // a frame or a request to revoke is there
   void WakeDrain(int64_t delay_ns, int64_t extra_ns = 0);
   // Dies at once, wherever it is.
@@ -42,7 +42,9 @@ class SimulatedProcess {
   bool driver_done() const { return driver_ && !body_; }
   // Every object of this process's user code.
   void ForEachHandle(const std::function<void(Object*)>& f);
-  bool RunsTaskOf(ProcessId submitter) const { return body_ && body_->channel && body_->channel->submitter == submitter; }
+  bool RunsTaskOf(ProcessId submitter) const {
+    return body_ && body_->channel && body_->channel->submitter == submitter;
+  }
   std::string Describe();
   void AfterEvent();
   void NoteLosses();  // for the coverage: what it takes with it
@@ -54,9 +56,9 @@ class SimulatedProcess {
   Owner owner;
   WorkerMachine machine;
   bool alive = true;
-  bool buried = false;  // the daemon has declared it dead
+  bool buried = false;     // the daemon has declared it dead
   bool condemned = false;  // whoever leased it is dead; it will be killed
-  bool doomed = false;  // condemned, or it got references from one that is: what was lost with the dead may lack here
+  bool doomed = false;   // condemned, or it got references from one that is: what was lost with the dead may lack here
   bool blocked = false;  // the doorbell page's flags
   bool demand = false;
   int64_t paused_until_ns = 0;
@@ -80,7 +82,7 @@ class SimulatedProcess {
     bool handed_back = false;
     uint64_t wait_number = 0;
     bool last_gets = false;  // the driver gets all it still has, and drops it
-    bool failed = false;  // a get raised, and the body lets it through
+    bool failed = false;     // a get raised, and the body lets it through
     std::string failure;
     SimulatedReply reply;
     std::vector<std::vector<Object*>> returned;  // references inside the values, until the reply was written

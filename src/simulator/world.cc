@@ -65,11 +65,14 @@ World::~World() = default;
 // ---- time and chance ----------------------------------------------------------------------------------------------
 
 int64_t World::Delay() {
-  if (faulty() && random.Chance(tail_percent)) return static_cast<int64_t>(random.Below(static_cast<uint64_t>(tail_ns)));
+  if (faulty() && random.Chance(tail_percent))
+    return static_cast<int64_t>(random.Below(static_cast<uint64_t>(tail_ns)));
   return static_cast<int64_t>(200 + random.Below(5'000));
 }
 
-int64_t World::LongDelay() { return Delay() + static_cast<int64_t>(random.Below(random.Chance(70) ? 100'000 : 3 * kMs)); }
+int64_t World::LongDelay() {
+  return Delay() + static_cast<int64_t>(random.Below(random.Chance(70) ? 100'000 : 3 * kMs));
+}
 
 void World::Note(const char* what, uint64_t a, uint64_t b, uint64_t c) {
   auto mix = [this](uint64_t n) { trace_hash = (trace_hash ^ n) * 0x100000001b3ull; };
@@ -92,8 +95,7 @@ void World::Fail(const std::string& why) {
 }
 
 void World::Later(SimulatedProcess* process, int64_t delay_ns, Happening reason, std::function<void()> what) {
-  queue.At(now() + delay_ns,
-           [this, process, reason, what = std::move(what)] { RunIn(process, reason, what); });
+  queue.At(now() + delay_ns, [this, process, reason, what = std::move(what)] { RunIn(process, reason, what); });
 }
 
 void World::RunIn(SimulatedProcess* process, Happening reason, const std::function<void()>& what) {
@@ -150,9 +152,9 @@ int64_t World::Sent(Happening happening, SimulatedProcess* sender, SimulatedProc
       (receiver ? receiver->paused_until_ns : daemon->paused_until_ns) = now() + duration;
       return 0;
     }
-    SimulatedProcess* victim = receiver && receiver->id.value != 1 && (random.Chance(50) || !sender || sender->id.value == 1)
-                                   ? receiver
-                                   : sender;
+    SimulatedProcess* victim =
+        receiver && receiver->id.value != 1 && (random.Chance(50) || !sender || sender->id.value == 1) ? receiver
+                                                                                                       : sender;
     if (victim && victim->id.value != 1) {
       queue.At(now() + static_cast<int64_t>(random.Below(20'000)), [victim] {
         if (victim->alive) victim->Die();
@@ -272,10 +274,11 @@ void World::BodyStarted(uint64_t instance, SimulatedProcess& worker) {
   Submitted& task = tasks.at(instance);
   ++task.starts;
   if (task.starts > 1 + static_cast<uint32_t>(task.spec.max_retries)) {
-    Fail("the body of task " + std::to_string(instance) + " with max_retries=" +
-         std::to_string(task.spec.max_retries) + " started " + std::to_string(task.starts) + " times");
+    Fail("the body of task " + std::to_string(instance) + " with max_retries=" + std::to_string(task.spec.max_retries) +
+         " started " + std::to_string(task.starts) + " times");
   }
-  if (task.finished && Trusted(worker.id)) Fail("the body of task " + std::to_string(instance) + " started after its end");
+  if (task.finished && Trusted(worker.id))
+    Fail("the body of task " + std::to_string(instance) + " started after its end");
   if (!Trusted(worker.id) || !Trusted(task.submitter)) return;
   LeasedWorker* leased = Find(task.submitter)->owner.FindWorker(worker.id);
   if (!leased || !leased->leased || daemon->scheduler.WorkerOf(leased->lease, task.submitter) != worker.id) {
@@ -319,7 +322,8 @@ void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& valu
         wrong("no body returned it");
       }
       if (!Same(task.reply.values[i], value)) wrong("its body returned something else");
-      if (value.kind == ValueKind::kInline && value.bytes != ValueBytes(task.spec.number, i)) wrong("not its own value");
+      if (value.kind == ValueKind::kInline && value.bytes != ValueBytes(task.spec.number, i))
+        wrong("not its own value");
       break;
     case ValueKind::kTaskError:
       if (of_dependency) break;
@@ -354,7 +358,9 @@ void World::CheckRead(SimulatedProcess& reader, ObjectId id, const SimulatedValu
     return;
   }
   if (value.kind == ValueKind::kTaskError || value.kind == ValueKind::kSystemError) {
-    if (Trusted(id.owner)) Fail("process " + std::to_string(reader.id.value) + " read an error of " + Text(id) + " before its owner: " + value.bytes.substr(0, 200));
+    if (Trusted(id.owner))
+      Fail("process " + std::to_string(reader.id.value) + " read an error of " + Text(id) +
+           " before its owner: " + value.bytes.substr(0, 200));
     return;
   }
   // The result of an earlier task of the reader's own, or its owner died before anybody else could look.

@@ -39,12 +39,12 @@ struct Submitted {
   uint64_t handle = 0;  // known once it was pushed
   std::vector<ObjectId> returns;
   std::vector<ObjectId> dependencies;
-  uint32_t starts = 0;     // of its body
-  uint32_t lost = 0;       // attempts that went with their worker
-  uint32_t raised = 0;     // attempts whose exception asked for a retry
+  uint32_t starts = 0;  // of its body
+  uint32_t lost = 0;    // attempts that went with their worker
+  uint32_t raised = 0;  // attempts whose exception asked for a retry
   bool finished = false;
   std::map<ProcessId, SimulatedReply> produced;  // by whom
-  bool replied = false;    // below: the reply that its submitter took
+  bool replied = false;                          // below: the reply that its submitter took
   SimulatedReply reply;
 };
 
@@ -138,15 +138,15 @@ class World {
   bool gave_up_starting = false;  // so tasks may have been refused
 
   // How rough this simulation is.
-  uint32_t tail_percent = 0;     // of the delays are long
+  uint32_t tail_percent = 0;  // of the delays are long
   int64_t tail_ns = 0;
-  uint32_t refuse_percent = 0;   // pushes refused without need
+  uint32_t refuse_percent = 0;  // pushes refused without need
   uint32_t hand_back_percent = 0;
-  uint32_t forget_percent = 0;   // results forgotten
+  uint32_t forget_percent = 0;  // results forgotten
   uint32_t fail_start_percent = 0;
-  bool asynchronous = false;     // channels
-  size_t room = 0;               // in a channel
-  size_t most_pushed = 0;        // to one worker
+  bool asynchronous = false;  // channels
+  size_t room = 0;            // in a channel
+  size_t most_pushed = 0;     // to one worker
 
  private:
   struct PlannedCrash {

@@ -16,8 +16,8 @@ class DoorbellTest : public testing::Test {
   DoorbellTest() {
     auto fd = CreateDoorbellPage();
     // One mapping for both sides: TSan tells addresses apart, not pages.
-    auto memory = std::make_shared<Mapping>(
-        std::move(*Mapping::Map(fd->get(), kDoorbellPageBytes, Mapping::Access::kReadWrite)));
+    auto memory =
+        std::make_shared<Mapping>(std::move(*Mapping::Map(fd->get(), kDoorbellPageBytes, Mapping::Access::kReadWrite)));
     bell_ = std::make_unique<Doorbell>(memory);
     peer_ = std::make_unique<PeerDoorbell>(memory);
   }
@@ -131,8 +131,8 @@ TEST_F(DoorbellTest, OwnConditionIsNotMissed) {
 TEST_F(DoorbellTest, AdoptCompletesWhatADeadPredecessorBegan) {
   // As after a death between the bit and the summary.
   auto fd = CreateDoorbellPage();
-  auto memory = std::make_shared<Mapping>(
-      std::move(*Mapping::Map(fd->get(), kDoorbellPageBytes, Mapping::Access::kReadWrite)));
+  auto memory =
+      std::make_shared<Mapping>(std::move(*Mapping::Map(fd->get(), kDoorbellPageBytes, Mapping::Access::kReadWrite)));
   Doorbell bell(memory);
   PeerDoorbell peer(memory);
   auto* page = reinterpret_cast<DoorbellPage*>(memory->data());

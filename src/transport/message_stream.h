@@ -50,7 +50,8 @@ class MessageStream {
   // The next whole message of what was received.
   std::optional<ReceivedMessage> Next();
 
-  // Appends a message to what is to be sent. Flush sends as much as the socket takes; false once it cannot send any more.
+  // Appends a message to what is to be sent. Flush sends as much as the socket takes; false once it cannot send any
+  // more.
   void Queue(const Message& message, std::vector<SharedFd> fds = {});
   bool Flush();
   size_t queued_bytes() const { return queued_bytes_; }

@@ -133,9 +133,9 @@ class RingProducer {
     auto* header = reinterpret_cast<FrameHeader*>(data_ + ticket.offset);
     uint64_t expected = FrameHeader::StateWord(ticket.sequence, FrameHeader::kQueued);
     Steps::At(5);
-    const bool revoked = std::atomic_ref(header->state)
-                             .compare_exchange_strong(
-                                 expected, FrameHeader::StateWord(ticket.sequence, FrameHeader::kRevoked));
+    const bool revoked =
+        std::atomic_ref(header->state)
+            .compare_exchange_strong(expected, FrameHeader::StateWord(ticket.sequence, FrameHeader::kRevoked));
     Steps::At(6);
     return revoked ? RevokeOutcome::kRevoked : RevokeOutcome::kClaimed;
   }
@@ -185,10 +185,10 @@ class RingProducer {
   RingControl* const control_;
   uint8_t* const data_;
   uint64_t lap_ = 0;
-  uint32_t offset_ = 0;                       // lap_ and offset_ are the head
-  uint32_t room_end_ = kRingFirstWindowBytes; // frames of this lap may go up to here without another look at tail
-  uint32_t begin_ = 0;                        // where the frame begun goes; not offset_ iff that needs a jump
-  uint32_t begin_room_end_ = 0;               // room_end_ after that jump
+  uint32_t offset_ = 0;                        // lap_ and offset_ are the head
+  uint32_t room_end_ = kRingFirstWindowBytes;  // frames of this lap may go up to here without another look at tail
+  uint32_t begin_ = 0;                         // where the frame begun goes; not offset_ iff that needs a jump
+  uint32_t begin_room_end_ = 0;                // room_end_ after that jump
   uint32_t begun_bytes_ = 0;
   uint32_t limit_ = kRingFirstWindowBytes;    // the window: no run is begun or continued beyond it
   uint32_t touched_ = kRingFirstWindowBytes;  // pages beyond this have not been used since the last Trim

@@ -119,8 +119,8 @@ TEST_F(RingTest, JumpsToNowhere) {
 }
 
 TEST_F(RingTest, ImpossibleTails) {
-  for (uint64_t tail : {RingPosition::Make(1, 0), RingPosition::Make(0, 8), RingPosition::Make(0, 1 << 20),
-                        ~uint64_t{0}}) {
+  for (uint64_t tail :
+       {RingPosition::Make(1, 0), RingPosition::Make(0, 8), RingPosition::Make(0, 1 << 20), ~uint64_t{0}}) {
     control_->head.store(0);
     control_->tail.store(0);
     RingProducer producer(control_, data_);

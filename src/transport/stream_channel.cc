@@ -117,8 +117,8 @@ bool StreamChannel::Fill() {
   while (!receive_ended_) {
     // Large payloads are read straight into their place.
     if (missing_ > kReadBytes) {
-      const IoOutcome outcome = TryRecv(
-          socket_.get(), in_the_making_.payload.get() + (in_the_making_.size - missing_), missing_);
+      const IoOutcome outcome =
+          TryRecv(socket_.get(), in_the_making_.payload.get() + (in_the_making_.size - missing_), missing_);
       if (outcome.kind == IoOutcome::kWouldBlock) break;
       if (outcome.kind == IoOutcome::kClosed) {
         EndReceiving();
@@ -205,9 +205,8 @@ bool StreamChannel::Handle(const StreamHeader& header) {
     case StreamHeader::kRevoked:
     case StreamHeader::kClaimed: {
       if (header.size != 0 || asked_.erase(header.sequence) == 0) return false;
-      outcomes_.emplace_back(Ticket{0, header.sequence}, header.kind == StreamHeader::kRevoked
-                                                             ? RevokeOutcome::kRevoked
-                                                             : RevokeOutcome::kClaimed);
+      outcomes_.emplace_back(Ticket{0, header.sequence},
+                             header.kind == StreamHeader::kRevoked ? RevokeOutcome::kRevoked : RevokeOutcome::kClaimed);
       if (!to_ask_.empty() && !send_ended_) {
         asked_.insert(to_ask_.front());
         AppendControl(StreamHeader::kRevoke, to_ask_.front());

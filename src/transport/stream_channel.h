@@ -54,8 +54,8 @@ static_assert(sizeof(StreamHeader) == 12);
 class StreamChannel final : public Channel {
  public:
   static constexpr uint32_t kMaxFrame = 256 * 1024 - 16;  // as on a ring, so that callers have one limit
-  static constexpr uint32_t kWindowBytes = 1 << 20;      // likewise
-  static constexpr uint32_t kFrameCost = 64;             // what a frame costs the receiver beside its payload
+  static constexpr uint32_t kWindowBytes = 1 << 20;       // likewise
+  static constexpr uint32_t kFrameCost = 64;              // what a frame costs the receiver beside its payload
   static constexpr size_t kMaxRevokesInFlight = 4096;
 
   explicit StreamChannel(UniqueFd socket);
@@ -124,7 +124,7 @@ class StreamChannel final : public Channel {
   bool send_ended_ = false;
 
   // Revoking what we sent.
-  std::set<uint32_t> asked_;    // requests without an answer
+  std::set<uint32_t> asked_;     // requests without an answer
   std::deque<uint32_t> to_ask_;  // requests that wait for their turn
   std::deque<std::pair<Ticket, RevokeOutcome>> outcomes_;
 
@@ -139,7 +139,7 @@ class StreamChannel final : public Channel {
   uint32_t unread_cost_ = 0;
   uint32_t released_ = 0;   // cost of what was popped, modulo 2^32
   uint32_t announced_ = 0;  // the part of it that the peer was told of
-  bool shown_ = false;  // Peek has given out the bytes of the first
+  bool shown_ = false;      // Peek has given out the bytes of the first
   bool receive_ended_ = false;
   bool broken_ = false;
 };

@@ -30,14 +30,14 @@ TEST(StreamChannelTest, ImpossibleHeadersBreakIt) {
       {StreamChannel::kMaxFrame + 1, 0, StreamHeader::kPlain, 0, 0},
       {0x80000000u, 0, StreamHeader::kPlain, 0, 0},
       {0xffffffffu, 0, StreamHeader::kVoid, 0, 0},
-      {0, 1, StreamHeader::kPlain, 0, 0},                // not the next sequence
-      {0, 0, StreamHeader::kPlain, 0, 1},                // reserved bits
-      {0, 0, 7, 0, 0},                                   // unknown kind
-      {0, 0, StreamHeader::kRevoke, 0, 0},               // of a frame that never came
-      {4, 0, StreamHeader::kRevoke, 0, 0},               // with a payload
-      {0, 0, StreamHeader::kRevoked, 0, 0},              // an answer without a question
+      {0, 1, StreamHeader::kPlain, 0, 0},    // not the next sequence
+      {0, 0, StreamHeader::kPlain, 0, 1},    // reserved bits
+      {0, 0, 7, 0, 0},                       // unknown kind
+      {0, 0, StreamHeader::kRevoke, 0, 0},   // of a frame that never came
+      {4, 0, StreamHeader::kRevoke, 0, 0},   // with a payload
+      {0, 0, StreamHeader::kRevoked, 0, 0},  // an answer without a question
       {0, 0, StreamHeader::kClaimed, 0, 0},
-      {0, 1, StreamHeader::kCredit, 0, 0},               // for nothing that was sent
+      {0, 1, StreamHeader::kCredit, 0, 0},  // for nothing that was sent
   };
   for (const StreamHeader& header : bad) {
     Raw raw;

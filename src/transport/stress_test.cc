@@ -27,8 +27,8 @@ constexpr uint64_t kScale = 10;
 struct Process {
   Process() {
     auto fd = CreateDoorbellPage();
-    auto memory = std::make_shared<Mapping>(
-        std::move(*Mapping::Map(fd->get(), kDoorbellPageBytes, Mapping::Access::kReadWrite)));
+    auto memory =
+        std::make_shared<Mapping>(std::move(*Mapping::Map(fd->get(), kDoorbellPageBytes, Mapping::Access::kReadWrite)));
     bell = std::make_unique<Doorbell>(memory);
     peer = std::make_shared<PeerDoorbell>(memory);
   }

@@ -133,7 +133,7 @@ struct LeaseRefused {  // no worker can be had for this shape, ever
   ResourceAmounts shape;
   std::string why;
 };
-struct Exit {  // leave in order
+struct Exit {       // leave in order
   uint8_t now = 0;  // 0: when nobody borrows what you own; 1: after the running task, the session ends
 };
 

@@ -30,6 +30,7 @@ enum class Tag : uint8_t {
   kSame = 12,        // uint32: the same object as the n-th string, bytes or container of this value
   kDependency = 13,  // arguments only; uint32: the n-th dependency of the task
   kPickled = 14,     // arguments only; uint32 size, pickle bytes
+  kReference = 15,   // uint64 owner, uint64 index: a reference inside the value, which travels beside it as well
 };
 
 inline constexpr uint32_t kDataAlignment = 64;
@@ -49,7 +50,9 @@ struct ArrayHead {
   uint8_t fortran = 0;
   char type[13] = {};  // as NumPy writes it: "<f8"
   // then dimensions × uint64 shape, and the data, aligned
-  static uint64_t DataOffset(uint32_t dimensions) { return AlignUp(sizeof(ArrayHead) + 8 * dimensions, kDataAlignment); }
+  static uint64_t DataOffset(uint32_t dimensions) {
+    return AlignUp(sizeof(ArrayHead) + 8 * dimensions, kDataAlignment);
+  }
 };
 static_assert(sizeof(ArrayHead) == 16);
 

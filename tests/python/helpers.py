@@ -90,9 +90,9 @@ class Driver:
         return self.process.returncode
 
     def wait_for_line(self, line: str) -> None:
-        """Read its output until this line."""
+        """Read its output until this line. A line of a worker may have come between it and its end."""
         for read in self.process.stdout:
-            if read.decode().rstrip("\n") == line:
+            if line in read.decode():
                 return
         raise AssertionError(f"the driver ended without {line!r}: {self.process.stderr.read().decode()}")
 

@@ -319,8 +319,8 @@ def test_ctrl_c_in_get(to_all):
     driver = Driver(
         RUNNING
         + """
-print("in get", flush=True)
 try:
+    print("in get", flush=True)
     weft.get(ref)
 except KeyboardInterrupt:
     print("interrupted", flush=True)

@@ -1,0 +1,137 @@
+// What the templates of the API call in the library. Not for users: names and layouts here may change at any time.
+//
+// Everything may be called on any thread while a session is open. Functions that fail throw what errors.h lists.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace weft {
+
+struct TaskOptions;
+struct InitOptions;
+
+namespace core {
+struct Object;
+struct TaskTemplate;
+struct TaskCall;
+}  // namespace core
+
+namespace detail {
+
+class Encoder;
+
+// ---- objects
+void AddReference(core::Object* object, uint32_t epoch) noexcept;
+void DropReference(core::Object* object, uint32_t epoch) noexcept;  // harmless after its session has ended
+uint32_t CurrentEpoch();                                            // throws without a session
+std::pair<uint64_t, uint64_t> IdOf(core::Object* object) noexcept;  // owner and index
+core::Object* FindReference(uint64_t owner, uint64_t index);        // with a reference for the caller
+
+// Memory that several arrays may share: room in the store that is being filled, a stored object that is looked at in
+// place, or plain memory. Counted; the count starts at one.
+struct Block;
+Block* NewRoom(size_t bytes, void** data);  // in the store, with space for the array's header before the data
+Block* NewPlain(size_t bytes, void** data);
+Block* PinObject(core::Object* object);
+void RetainBlock(Block* block) noexcept;
+void ReleaseBlock(Block* block) noexcept;
+
+// The bytes of a value, good while the object is referenced.
+struct ValueSource {
+  const uint8_t* data = nullptr;
+  size_t size = 0;
+  bool stored = false;             // may be looked at in place while `object` is pinned
+  core::Object* object = nullptr;  // if stored
+};
+
+// What an array's bytes say of it.
+struct ArrayView {
+  const uint8_t* data = nullptr;
+  size_t count = 0;  // of elements, all dimensions together
+  char type[13] = {};
+};
+ArrayView ReadArrayHead(const ValueSource& source);
+
+// ---- values into objects. Native: the encoder holds one whole value, format byte included.
+core::Object* PutNative(Encoder& value);
+core::Object* PutArray(const char* type, size_t item_size, const void* data, size_t count);
+core::Object* PutRoom(Block* room, const char* type, size_t count);  // nullptr if it is not room of this session
+
+// Values into the results of a task.
+struct Returning;
+void ReturnNative(Returning& out, Encoder& value);
+void ReturnArray(Returning& out, const char* type, size_t item_size, const void* data, size_t count);
+bool ReturnRoom(Returning& out, Block* room, const char* type, size_t count);
+
+// ---- waiting. A deadline is in nanoseconds from now; negative: none.
+struct Failure {
+  std::string name = {};     // of the class of errors.h
+  std::string message = {};  // TaskError: of the exception
+  std::string type_name = {}, function_name = {};
+  int pid = 0;
+};
+[[noreturn]] void Throw(const Failure& failure);
+void CheckEpoch(core::Object* object, uint32_t epoch);  // throws if null or of an ended session
+bool IsResolved(core::Object* object) noexcept;
+// False if the time ran out. The objects must be of the present session.
+bool WaitForAll(core::Object* const* objects, size_t count, int64_t timeout_ns);
+void WaitForSome(core::Object* const* objects, size_t count, size_t wanted, int64_t timeout_ns);
+// The value of a resolved object, or how it failed.
+bool Read(core::Object* object, ValueSource& source, Failure& failure);
+void ReadOrThrow(core::Object* object, ValueSource& source);
+void FetchOrThrow(core::Object* object, uint32_t epoch, ValueSource& source);  // waits as long as it takes
+[[noreturn]] void ThrowTimeout(core::Object* const* objects, size_t count, int64_t timeout_ns);
+
+// ---- functions
+// The arguments of a task as they arrived.
+struct Arguments {
+  const core::TaskCall* call;
+  ValueSource Dependency(uint32_t number) const;
+};
+
+struct Bound;  // a function without options, in one session
+
+// One for each function that the program names in remote<f>, made before main begins.
+struct FunctionRecord {
+  // Makes the arguments in `storage`, from the bytes that follow.
+  using Prepare = void (*)(void* storage, const Arguments& arguments, const uint8_t* begin, const uint8_t* end);
+  // Calls the function and destroys the arguments.
+  using Run = void (*)(void* storage, Returning& out);
+
+  FunctionRecord(Prepare prepare, Run run, size_t storage_size, size_t storage_alignment, uint32_t num_returns,
+                 std::string_view name) noexcept;
+  Prepare prepare;
+  Run run;
+  size_t storage_size, storage_alignment;
+  uint32_t num_returns;
+  std::string_view name;
+  FunctionRecord* next;
+  std::atomic<const Bound*> bound{nullptr};
+};
+
+// The encoded arguments are submitted; `returns` gets num_returns objects with a reference each.
+void Submit(FunctionRecord& function, Encoder& arguments, core::Object** returns);
+void Submit(const core::TaskTemplate* what, Encoder& arguments, core::Object** returns);
+// The function with these options, in the present session.
+const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& options);
+
+[[noreturn]] void ThrowNotOfType(const char* wanted, int tag);
+[[noreturn]] void ThrowOutOfRange(const char* wanted);
+[[noreturn]] void ThrowMalformed();
+[[noreturn]] void ThrowWrongFormat(uint8_t format);
+[[noreturn]] void ThrowWrongArray(const char* wanted, const char* found);
+[[noreturn]] void ThrowWrongLength(size_t wanted, size_t found);
+
+// ---- sessions
+uint32_t OpenSession(const InitOptions& options);
+void CloseSession(uint32_t epoch) noexcept;
+bool IsOpen(uint32_t epoch) noexcept;
+
+}  // namespace detail
+}  // namespace weft

@@ -1,0 +1,395 @@
+// remote<f>(args...): runs f as a task in a worker process and returns at once with a Ref to its result.
+//
+//   int plus(int a, int b);
+//   Ref<int> s = remote<plus>(1, 2);
+//   Ref<int> t = remote<plus>.with({.num_cpus = 2, .max_retries = 0})(s, 3);
+//
+// f is a function, a static member function or a lambda without captures (in a constexpr variable); of several
+// overloads name one by a cast. An argument is anything that converts to the parameter, or a Ref to it: the task then
+// starts when the value is there. A parameter of type Ref<T> asks for the reference itself. A parameter of type
+// std::span<const T> or Array<const T> looks at the array where it lies. A Returns<A, B> gives a Ref for each; void
+// gives a Ref<void>.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "weft/ref.h"
+
+namespace weft {
+
+// Several results, each an object of its own (a std::tuple is one object).
+template <class... T>
+struct Returns : std::tuple<T...> {
+  using std::tuple<T...>::tuple;
+};
+
+struct TaskOptions {
+  std::optional<double> num_cpus = std::nullopt;  // 1 unless set; may be a fraction
+  double num_gpus = 0;
+  double memory = 0;                                           // bytes, for scheduling
+  std::vector<std::pair<std::string, double>> resources = {};  // your own, as declared in init
+  std::optional<int> max_retries = std::nullopt;  // after a crash of the worker; 3 unless set; -1: no limit
+  bool retry_exceptions = false;                  // also if the function throws
+  std::string name = {};                          // for messages; the function's unless set
+};
+
+template <auto F>
+struct Remote;
+
+namespace detail {
+
+// ---- what a function looks like
+
+template <class F>
+struct SignatureOf;
+template <class R, class... P>
+struct SignatureOf<R (*)(P...)> {
+  using Result = R;
+  using Parameters = std::tuple<P...>;  // a list of types only
+  static constexpr size_t kCount = sizeof...(P);
+};
+template <class R, class... P>
+struct SignatureOf<R (*)(P...) noexcept> : SignatureOf<R (*)(P...)> {};
+
+// A lambda without captures becomes a function pointer.
+template <auto F>
+constexpr auto FunctionPointer() {
+  return +F;
+}
+template <class P>
+inline constexpr bool kIsFunctionPointer = std::is_pointer_v<P> && std::is_function_v<std::remove_pointer_t<P>>;
+template <auto F>
+constexpr bool IsFunction() {
+  if constexpr (requires { +F; }) {
+    return kIsFunctionPointer<decltype(+F)>;
+  } else {
+    return false;
+  }
+}
+
+template <auto F>
+using Signature = SignatureOf<decltype(FunctionPointer<F>())>;
+
+// "plus" or "{anonymous}::plus", for messages.
+template <auto F>
+constexpr std::string_view FunctionName() {
+  std::string_view text = __PRETTY_FUNCTION__;
+  size_t begin = text.find("F = ");
+  if (begin == std::string_view::npos) return text;
+  text.remove_prefix(begin + 4);
+  if (text.starts_with("& ")) text.remove_prefix(2);
+  if (text.starts_with("&")) text.remove_prefix(1);
+  size_t depth = 0, end = 0;
+  for (; end < text.size(); ++end) {
+    char c = text[end];
+    if (c == '<' || c == '(' || c == '[' || c == '{') ++depth;
+    if (depth == 0 && (c == ']' || c == ';')) break;
+    if (c == '>' || c == ')' || c == ']' || c == '}') --depth;
+  }
+  return text.substr(0, end);
+}
+
+// ---- parameters: what is kept for one between decoding and the call
+
+template <class T>
+inline constexpr bool kIsRef = false;
+template <class T>
+inline constexpr bool kIsRef<Ref<T>> = true;
+
+template <class P>
+struct Parameter {
+  using Value = std::remove_cvref_t<P>;  // the type that travels
+  using Kept = Value;
+  static P Pass(Kept& kept) {
+    if constexpr (std::is_lvalue_reference_v<P>) {
+      return kept;
+    } else {
+      return std::move(kept);
+    }
+  }
+};
+template <class T>
+struct Parameter<std::span<const T>> {
+  using Value = std::span<const T>;
+  using Kept = Array<const T>;
+  static std::span<const T> Pass(Kept& kept) { return kept; }
+};
+template <>
+struct Parameter<std::string_view> {
+  using Value = std::string;
+  using Kept = std::string;
+  static std::string_view Pass(Kept& kept) { return kept; }
+};
+template <class P>
+constexpr bool CheckParameter() {
+  using V = std::remove_cvref_t<P>;
+  constexpr bool writes = std::is_lvalue_reference_v<P> && !std::is_const_v<std::remove_reference_t<P>>;
+  static_assert(!writes,
+                "weft::remote<f>: f takes a parameter by non-const reference, but a task works on its own copy and the "
+                "caller would see no change: take it by value or const& and return the result");
+  static_assert(!std::is_pointer_v<V>,
+                "weft::remote<f>: f takes a pointer, which means nothing in another process: take a value, a "
+                "std::string or a std::span<const T>");
+  static_assert(!kIsRoom<V>,
+                "weft::remote<f>: f takes an Array<T>, but arrays arrive read-only: take an Array<const T> "
+                "or a std::span<const T>");
+  return !writes && !std::is_pointer_v<V> && !kIsRoom<V>;
+}
+
+// ---- arguments
+
+// Whether a Ref<Given> may stand for a parameter whose value is Wanted.
+template <class Given, class Wanted>
+inline constexpr bool kRefFits =
+    std::is_same_v<Given, Wanted> ||
+    (std::is_arithmetic_v<Given> && std::is_arithmetic_v<Wanted> &&
+     std::is_same_v<Given, bool> == std::is_same_v<Wanted, bool> &&
+     (std::is_floating_point_v<Wanted> || std::is_integral_v<Given>)) ||
+    (kIsRow<Given> && std::is_same_v<typename RowOf<Given>::Element, typename RowOf<Wanted>::Element>);
+
+template <class A, class P>
+constexpr bool ArgumentFits() {
+  using Given = std::remove_cvref_t<A>;
+  using Wanted = typename Parameter<P>::Value;
+  if constexpr (kIsRef<Wanted>) {
+    return std::is_same_v<Given, Wanted>;
+  } else if constexpr (kIsRef<Given>) {
+    return kRefFits<typename Given::value_type, Wanted>;
+  } else if constexpr (kIsArray<Wanted>) {
+    return std::is_same_v<typename RowOf<Given>::Element, typename RowOf<Wanted>::Element> ||
+           std::is_convertible_v<A, Wanted>;
+  } else {
+    return std::is_convertible_v<A, Wanted>;
+  }
+}
+
+// Instantiated for each argument of each call; its name is what the compiler shows.
+template <size_t ArgumentNumber, class Given, class Parameter>
+struct CheckedArgument {
+  static_assert(ArgumentFits<Given, Parameter>(),
+                "weft::remote<f>(...): this argument does not convert to the parameter's type, nor is it a Ref to that "
+                "type (see CheckedArgument<number of the argument, its type, the parameter's type> above)");
+  static constexpr bool value = ArgumentFits<Given, Parameter>();
+};
+
+template <class P, class A>
+void EncodeArgument(Encoder& out, A&& argument) {
+  using Given = std::remove_cvref_t<A>;
+  using Wanted = typename Parameter<P>::Value;
+  if constexpr (kIsRef<Given> && !kIsRef<Wanted>) {
+    out.Dependency(RefAccess::Checked(argument), false);
+  } else if constexpr (std::is_arithmetic_v<Wanted> || std::is_enum_v<Wanted> || kIsRef<Wanted>) {
+    Codec<Wanted>::Encode(out, argument);
+  } else if constexpr (kIsArray<Wanted> && kIsRow<Given>) {
+    if constexpr (!kIsArray<Given>) {
+      if (argument.size() <= kMaxListItems) return Codec<Given>::Encode(out, argument);
+    }
+    out.Dependency(PutValue(std::forward<A>(argument)), true);
+  } else if constexpr (!std::is_same_v<Given, Wanted>) {
+    EncodeArgument<P>(out, static_cast<Wanted>(std::forward<A>(argument)));
+  } else {
+    core::Object* object = nullptr;
+    if (AsArray(argument, [&](auto... array) { object = PutArray(array...); })) return out.Dependency(object, true);
+    if constexpr (!kIsArray<Wanted>) {
+      size_t before = out.size(), contained_before = out.contained.size();
+      Codec<Wanted>::Encode(out, argument);
+      if (out.size() - before > kMaxInlineBytes || out.size() > kMaxInlineBytesPerFrame) [[unlikely]] {
+        // Too large for a frame: an object of its own.
+        out.Truncate(before);
+        out.contained.Truncate(contained_before);
+        out.Dependency(PutValue(argument), true);
+      }
+    }
+  }
+}
+
+// ---- the function on the worker's side
+
+template <auto F, class Indices>
+struct Trampoline;
+
+template <auto F, size_t... I>
+struct Trampoline<F, std::index_sequence<I...>> {
+  using Sig = Signature<F>;
+  template <size_t N>
+  using P = std::tuple_element_t<N, typename Sig::Parameters>;
+  using Kept = std::tuple<typename Parameter<P<I>>::Kept...>;
+
+  template <size_t N>
+  static auto Take(Decoder& in, const Arguments& arguments) {
+    using Value = typename Parameter<P<N>>::Value;
+    if (in.PeekTag() == Tag::kDependency) {
+      in.NextTag();
+      return DecodeWhole<Value>(arguments.Dependency(in.Fixed<uint32_t>()));
+    }
+    return DecodeItem<Value>(in);
+  }
+
+  static void Prepare(void* storage, [[maybe_unused]] const Arguments& arguments, const uint8_t* begin,
+                      const uint8_t* end) {
+    [[maybe_unused]] Decoder in(begin, end);
+    ::new (storage) Kept{Take<I>(in, arguments)...};  // braces evaluate from left to right
+  }
+
+  static void Run(void* storage, Returning& out) {
+    struct Guard {
+      Kept* kept;
+      ~Guard() { kept->~Kept(); }
+    } guard{static_cast<Kept*>(storage)};
+    using R = typename Sig::Result;
+    if constexpr (std::is_void_v<R>) {
+      FunctionPointer<F>()(Parameter<P<I>>::Pass(std::get<I>(*guard.kept))...);
+      Encoder nothing;
+      nothing.Byte(kNativeFormat);
+      nothing.Put(Tag::kNone);
+      ReturnNative(out, nothing);
+    } else {
+      auto result = FunctionPointer<F>()(Parameter<P<I>>::Pass(std::get<I>(*guard.kept))...);
+      ReturnAll(out, result);
+    }
+  }
+
+ private:
+  template <class R>
+  static void ReturnAll(Returning& out, R& result) {
+    ReturnValue(out, result);
+  }
+  template <class... T>
+  static void ReturnAll(Returning& out, Returns<T...>& result) {
+    std::apply([&](auto&... item) { (ReturnValue(out, item), ...); }, static_cast<std::tuple<T...>&>(result));
+  }
+};
+
+// ---- results
+
+template <class R>
+constexpr bool CheckResult() {
+  constexpr bool view = std::is_same_v<R, std::string_view>;
+  static_assert(!std::is_reference_v<R> && !std::is_pointer_v<R>,
+                "weft::remote<f>: f returns a reference or a pointer, which means nothing in another process");
+  static_assert(!view, "weft::remote<f>: return a std::string, not a view of one");
+  return !std::is_reference_v<R> && !std::is_pointer_v<R> && !view;
+}
+
+template <class R>
+struct ResultOf {
+  using Type = Ref<R>;
+  static constexpr uint32_t kCount = 1;
+  static Type Make(core::Object** objects, uint32_t epoch) { return RefAccess::Make<R>(objects[0], epoch); }
+};
+template <class... T>
+struct ResultOf<Returns<T...>> {
+  static_assert(sizeof...(T) > 0, "weft::Returns needs at least one type; for none return void");
+  using Type = std::tuple<Ref<T>...>;
+  static constexpr uint32_t kCount = sizeof...(T);
+  static Type Make(core::Object** objects, uint32_t epoch) {
+    return MakeEach(objects, epoch, std::index_sequence_for<T...>{});
+  }
+
+ private:
+  template <size_t... I>
+  static Type MakeEach(core::Object** objects, uint32_t epoch, std::index_sequence<I...>) {
+    return Type{RefAccess::Make<T>(objects[I], epoch)...};
+  }
+};
+
+// The function's entry in the program's table. Its address is its identity, so functions of the same name in different
+// files are different functions.
+template <auto F>
+struct Registered {
+  using Sig = Signature<F>;
+  using Code = Trampoline<F, std::make_index_sequence<Sig::kCount>>;
+  inline static FunctionRecord record{&Code::Prepare,
+                                      &Code::Run,
+                                      sizeof(typename Code::Kept),
+                                      alignof(typename Code::Kept),
+                                      ResultOf<std::remove_cv_t<typename Sig::Result>>::kCount,
+                                      FunctionName<F>()};
+};
+
+template <auto F, class... A, size_t... I>
+auto Call(const core::TaskTemplate* what, std::index_sequence<I...>, A&&... arguments) {
+  using Sig = Signature<F>;
+  using Result = ResultOf<std::remove_cv_t<typename Sig::Result>>;
+  constexpr bool possible = (CheckParameter<std::tuple_element_t<I, typename Sig::Parameters>>() && ... &&
+                             CheckResult<typename Sig::Result>());
+  if constexpr (!possible) {
+    return Ref<void>();
+  } else if constexpr ((CheckedArgument<I + 1, A, std::tuple_element_t<I, typename Sig::Parameters>>::value && ... &&
+                        true)) {
+    uint32_t epoch = CurrentEpoch();
+    Encoder encoder;
+    encoder.Fixed(uint32_t{sizeof...(A)});
+    encoder.Fixed(uint32_t{0});  // C++ has no keyword arguments
+    (EncodeArgument<std::tuple_element_t<I, typename Sig::Parameters>>(encoder, std::forward<A>(arguments)), ...);
+    core::Object* objects[Result::kCount];
+    if (what) {
+      Submit(what, encoder, objects);
+    } else {
+      Submit(Registered<F>::record, encoder, objects);
+    }
+    return Result::Make(objects, epoch);
+  } else {
+    return typename Result::Type{};
+  }
+}
+
+template <auto F, class... A>
+auto CheckedCall(const core::TaskTemplate* what, A&&... arguments) {
+  if constexpr (!IsFunction<F>()) {
+    static_assert(kNever<Remote<F>>,
+                  "weft::remote<f>: f must be a function, a static member function or a lambda "
+                  "without captures and without auto parameters");
+    return Ref<void>();
+  } else {
+    constexpr bool fits = sizeof...(A) == Signature<F>::kCount;
+    static_assert(fits,
+                  "weft::remote<f>(...): wrong number of arguments (default arguments are not known here: give "
+                  "all)");
+    if constexpr (fits) {
+      return Call<F>(what, std::index_sequence_for<A...>{}, std::forward<A>(arguments)...);
+    } else {
+      return Ref<void>();
+    }
+  }
+}
+
+}  // namespace detail
+
+// A function with options of its own.
+template <auto F>
+class RemoteWith {
+ public:
+  explicit RemoteWith(TaskOptions options) : options_(std::move(options)) {}
+  template <class... A>
+  auto operator()(A&&... arguments) const {
+    const core::TaskTemplate* what = detail::Bind(detail::Registered<F>::record, options_);
+    return detail::CheckedCall<F>(what, std::forward<A>(arguments)...);
+  }
+
+ private:
+  TaskOptions options_;
+};
+
+template <auto F>
+struct Remote {
+  template <class... A>
+  auto operator()(A&&... arguments) const {
+    return detail::CheckedCall<F>(nullptr, std::forward<A>(arguments)...);
+  }
+  RemoteWith<F> with(TaskOptions options) const { return RemoteWith<F>(std::move(options)); }
+};
+
+template <auto F>
+inline constexpr Remote<F> remote{};
+
+}  // namespace weft

@@ -1,0 +1,92 @@
+// Submitting tasks, on behalf of remote<f>.
+#include <algorithm>
+#include <cmath>
+#include <deque>
+#include <mutex>
+
+#include "api_cpp/identity.h"
+#include "api_cpp/state.h"
+#include "weft/remote.h"
+
+namespace weft::detail {
+
+struct Bound {
+  const core::TaskTemplate* what = nullptr;
+  uint32_t epoch = 0;
+};
+
+namespace {
+
+[[noreturn]] void Refuse(const char* what, const std::string& name) {
+  std::string text(what);
+  text.append(": '").append(name).append("'");
+  throw std::invalid_argument(text);
+}
+
+void AddAmount(core::ResourceAmounts& shape, const std::string& name, double amount) {
+  if (!(amount >= 0) || amount > 1e12) Refuse("weft: the amount of a resource must not be negative", name);
+  auto units = static_cast<int64_t>(std::llround(amount * static_cast<double>(core::kResourceUnit)));
+  if (units > 0) shape.emplace_back(name, units);
+}
+
+}  // namespace
+
+const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& options) {
+  Runtime& runtime = NeedRuntime();
+  core::ResourceAmounts shape;
+  AddAmount(shape, "CPU", options.num_cpus.value_or(1));
+  AddAmount(shape, "GPU", options.num_gpus);
+  AddAmount(shape, "memory", options.memory);
+  for (const auto& [name, amount] : options.resources) {
+    if (name.empty() || name == "CPU" || name == "GPU" || name == "memory") {
+      Refuse("weft: CPUs, GPUs and memory have options of their own and do not belong in resources", name);
+    }
+    AddAmount(shape, name, amount);
+  }
+  std::sort(shape.begin(), shape.end());
+  int max_retries = options.max_retries.value_or(3);
+  if (max_retries < -1) throw std::invalid_argument("weft: max_retries must be -1 (no limit), 0 or more");
+  core::TaskTemplate what;
+  auto interned = runtime.InternFunction(KeyOf(function), std::string(function.name), "");
+  if (!interned) ThrowCoreError(interned.error());
+  what.function = *interned;
+  what.num_returns = function.num_returns;
+  what.max_retries = max_retries;
+  what.name = options.name.empty() ? std::string(function.name) : options.name;
+  if (options.retry_exceptions) what.retry_exceptions.push_back('*');  // any
+  return runtime.InternTemplate(std::move(what), shape);
+}
+
+namespace {
+
+const Bound* BindDefault(FunctionRecord& function, uint32_t epoch) {
+  static std::mutex mutex;
+  static auto* all = new std::deque<Bound>();  // never freed: another thread may just look at an old one
+  const core::TaskTemplate* what = Bind(function, {});
+  std::lock_guard lock(mutex);
+  const Bound* bound = &all->emplace_back(Bound{what, epoch});
+  function.bound.store(bound, std::memory_order_release);
+  return bound;
+}
+
+void SubmitTo(Runtime& runtime, const core::TaskTemplate* what, Encoder& arguments, Object** returns) {
+  runtime.Submit(what, {reinterpret_cast<const char*>(arguments.data()), arguments.size()},
+                 {arguments.dependencies.data(), arguments.dependencies.size()},
+                 {arguments.contained.data(), arguments.contained.size()}, returns);
+}
+
+}  // namespace
+
+void Submit(FunctionRecord& function, Encoder& arguments, Object** returns) {
+  SessionState& state = NeedSession();
+  const Bound* bound = function.bound.load(std::memory_order_acquire);
+  if (!bound || bound->epoch != state.epoch) [[unlikely]]
+    bound = BindDefault(function, state.epoch);
+  SubmitTo(*state.runtime, bound->what, arguments, returns);
+}
+
+void Submit(const core::TaskTemplate* what, Encoder& arguments, Object** returns) {
+  SubmitTo(NeedRuntime(), what, arguments, returns);
+}
+
+}  // namespace weft::detail

@@ -1,0 +1,16 @@
+// Which function a worker is asked for: the build id of the executable or library it lies in, and its place in there.
+//
+// Two builds that differ have different build ids, so a worker of another build finds nothing instead of calling the
+// wrong function. Names play no part: static functions of different files never collide.
+#pragma once
+
+#include "weft/detail/bridge.h"
+#include "wire/ids.h"
+
+namespace weft::detail {
+
+core::FunctionKey KeyOf(const FunctionRecord& function);
+// The function of this program with that key; nullptr if there is none. Main thread of a worker.
+FunctionRecord* FindFunction(const core::FunctionKey& key);
+
+}  // namespace weft::detail

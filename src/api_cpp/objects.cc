@@ -1,0 +1,387 @@
+// References, values and waiting, on behalf of the templates in include/weft.
+#include <algorithm>
+#include <cstring>
+
+#include "api_cpp/state.h"
+#include "base/clock.h"
+#include "weft/detail/encoder.h"
+#include "weft/errors.h"
+#include "weft/value.h"
+#include "wire/value_format.h"
+
+namespace weft::detail {
+namespace {
+
+using core::ArrayHead;
+
+std::span<Object* const> Span(ObjectList& list) { return {list.data(), list.size()}; }
+
+bool IsUtf8(const uint8_t* at, const uint8_t* end) {
+  while (at != end) {
+    uint8_t lead = *at++;
+    if (lead < 0x80) continue;
+    int more = lead >= 0xf0 ? 3 : lead >= 0xe0 ? 2 : 1;
+    if (lead < 0xc2 || lead > 0xf4 || end - at < more) return false;
+    // The second byte decides about overlong forms, surrogates and what lies beyond Unicode.
+    uint8_t low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
+    uint8_t high = lead == 0xed ? 0x9f : lead == 0xf4 ? 0x8f : 0xbf;
+    if (*at < low || *at > high) return false;
+    for (int i = 1; i < more; ++i) {
+      if ((at[i] & 0xc0) != 0x80) return false;
+    }
+    at += more;
+  }
+  return true;
+}
+
+// Header of a one-dimensional array; data begins after it.
+constexpr uint64_t kArrayDataOffset = 64;
+void WriteArrayHead(uint8_t* to, const char* type, size_t count) {
+  std::memset(to, 0, kArrayDataOffset);
+  ArrayHead head;
+  head.dimensions = 1;
+  std::strncpy(head.type, type, sizeof head.type - 1);
+  uint64_t length = count;
+  std::memcpy(to, &head, sizeof head);
+  std::memcpy(to + sizeof head, &length, sizeof length);
+}
+
+int64_t Deadline(int64_t timeout_ns) {
+  if (timeout_ns <= 0) return timeout_ns;
+  int64_t now = core::NowNs();
+  return timeout_ns > INT64_MAX - now ? -1 : now + timeout_ns;
+}
+
+}  // namespace
+
+// ---- encoder
+
+void Encoder::Grow(size_t needed) {
+  size_t size = this->size();
+  size_t capacity = std::max<size_t>(2 * static_cast<size_t>(end_ - begin_), size + needed);
+  auto* larger = static_cast<uint8_t*>(std::malloc(capacity));
+  if (!larger) throw std::bad_alloc();
+  std::memcpy(larger, begin_, size);
+  if (begin_ != small_) std::free(begin_);
+  begin_ = larger;
+  at_ = begin_ + size;
+  end_ = begin_ + capacity;
+}
+
+void Encoder::DropOwned(Object* object) noexcept {
+  if (SessionState* state = g_session.load(std::memory_order_acquire)) state->runtime->DropReference(object);
+}
+
+void Encoder::Text(std::string_view text) {
+  auto* bytes = reinterpret_cast<const uint8_t*>(text.data());
+  Count(IsUtf8(bytes, bytes + text.size()) ? Tag::kString : Tag::kBytes, text.size());
+  Raw(text.data(), text.size());
+}
+
+// ---- references
+
+void AddReference(Object* object, uint32_t epoch) noexcept {
+  SessionState* state = g_session.load(std::memory_order_acquire);
+  if (state && state->epoch == epoch) Runtime::AddReference(object);
+}
+
+void DropReference(Object* object, uint32_t epoch) noexcept {
+  SessionState* state = g_session.load(std::memory_order_acquire);
+  if (state && state->epoch == epoch && !Runtime::forked()) state->runtime->DropReference(object);
+}
+
+uint32_t CurrentEpoch() { return NeedSession().epoch; }
+
+std::pair<uint64_t, uint64_t> IdOf(Object* object) noexcept { return {object->id.owner.value, object->id.index}; }
+
+Object* FindReference(uint64_t owner, uint64_t index) {
+  Object* object = NeedRuntime().FindReference({{owner}, index});
+  if (!object) throw ObjectLostError("a value refers to an object that no longer exists");
+  return object;
+}
+
+void CheckEpoch(Object* object, uint32_t epoch) {
+  if (!object) throw std::invalid_argument("weft: this Ref names nothing (it was default-constructed or moved from)");
+  SessionState& state = NeedSession();
+  if (state.epoch != epoch) throw WeftError("this Ref belongs to a session that has ended");
+}
+
+bool IsResolved(Object* object) noexcept { return object->resolved(); }
+
+// ---- blocks
+
+struct Block {
+  enum Kind : uint8_t { kRoom, kPin, kPlain, kGiven } kind = kPlain;
+  std::atomic<uint32_t> count{1};
+  uint32_t epoch = 0;
+  core::StoreRoom room;
+  Object* object = nullptr;
+  void* plain = nullptr;
+};
+
+Block* NewRoom(size_t bytes, void** data) {
+  SessionState& state = NeedSession();
+  auto block = std::make_unique<Block>();
+  block->room = AllocateOrThrow(state, kArrayDataOffset + bytes, {}, core::Populate::kNow);
+  block->kind = Block::kRoom;
+  block->epoch = state.epoch;
+  g_blocks.fetch_add(1);
+  *data = block->room.data + kArrayDataOffset;
+  return block.release();
+}
+
+Block* NewPlain(size_t bytes, void** data) {
+  auto block = std::make_unique<Block>();
+  block->plain = std::aligned_alloc(64, core::AlignUp(std::max<size_t>(bytes, 1), 64));
+  if (!block->plain) throw std::bad_alloc();
+  *data = block->plain;
+  return block.release();
+}
+
+Block* PinObject(Object* object) {
+  auto block = std::make_unique<Block>();
+  block->kind = Block::kPin;
+  block->object = object;
+  block->epoch = NeedSession().epoch;
+  Runtime::AddReference(object);
+  g_blocks.fetch_add(1);
+  return block.release();
+}
+
+void RetainBlock(Block* block) noexcept { block->count.fetch_add(1, std::memory_order_relaxed); }
+
+void ReleaseBlock(Block* block) noexcept {
+  if (block->count.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (block->kind == Block::kRoom) {
+    SessionState* state = g_session.load(std::memory_order_acquire);
+    if (state && state->epoch == block->epoch && !Runtime::forked()) state->runtime->Abandon(block->room);
+  } else if (block->kind == Block::kPin) {
+    DropReference(block->object, block->epoch);
+  } else {
+    std::free(block->plain);
+  }
+  if (block->kind == Block::kRoom || block->kind == Block::kPin) g_blocks.fetch_sub(1);
+  delete block;
+}
+
+bool TakeRoom(SessionState& state, Block* block, const char* type, size_t count, core::StoreRoom& room) {
+  if (!block || block->kind != Block::kRoom || block->epoch != state.epoch) return false;
+  WriteArrayHead(block->room.data, type, count);
+  room = block->room;
+  block->kind = Block::kGiven;
+  g_blocks.fetch_sub(1);
+  return true;
+}
+
+// ---- values into the store
+
+core::StoreRoom AllocateOrThrow(SessionState& state, uint64_t size, core::ObjectId id, core::Populate populate) {
+  Using guard(state);
+  for (;;) {
+    auto room = state.runtime->Allocate(size, id, populate);
+    if (room) return *room;
+    if (room.error().kind == core::ErrorKind::kTimeout) continue;  // a signal was handled meanwhile
+    if (state.runtime->stopped()) ThrowSessionEnded(*state.runtime);
+    ThrowCoreError(room.error());
+  }
+}
+
+namespace {
+
+void FillOrThrow(SessionState& state, const core::StoreRoom& room, uint64_t offset, const void* bytes, size_t size) {
+  auto status = state.runtime->Fill(room, offset, bytes, size);
+  if (status.ok()) return;
+  state.runtime->Abandon(room);
+  ThrowCoreError(status.error());
+}
+
+}  // namespace
+
+core::StoreRoom StoreBytes(SessionState& state, const void* bytes, size_t size, core::ObjectId id) {
+  core::StoreRoom room = AllocateOrThrow(state, size, id, core::Populate::kWhileCopying);
+  FillOrThrow(state, room, 0, bytes, size);
+  return room;
+}
+
+core::StoreRoom StoreArray(SessionState& state, const char* type, size_t item_size, const void* data, size_t count,
+                           core::ObjectId id, std::string& bytes) {
+  uint64_t data_size = item_size * count;
+  uint8_t head[kArrayDataOffset];
+  WriteArrayHead(head, type, count);
+  if (kArrayDataOffset + data_size <= kMaxInlineBytes) {
+    bytes.reserve(kArrayDataOffset + data_size);
+    bytes.assign(reinterpret_cast<const char*>(head), sizeof head);
+    if (data_size > 0) bytes.append(static_cast<const char*>(data), data_size);
+    return {};
+  }
+  core::StoreRoom room = AllocateOrThrow(state, kArrayDataOffset + data_size, id, core::Populate::kWhileCopying);
+  FillOrThrow(state, room, 0, head, sizeof head);
+  FillOrThrow(state, room, kArrayDataOffset, data, data_size);
+  return room;
+}
+
+Object* PutNative(Encoder& value) {
+  SessionState& state = NeedSession();
+  if (value.size() <= kMaxInlineBytes) {
+    return state.runtime->PutInline({reinterpret_cast<const char*>(value.data()), value.size()}, Span(value.contained));
+  }
+  return state.runtime->PutStored(StoreBytes(state, value.data(), value.size(), {}), Span(value.contained));
+}
+
+Object* PutArray(const char* type, size_t item_size, const void* data, size_t count) {
+  SessionState& state = NeedSession();
+  std::string bytes;
+  core::StoreRoom room = StoreArray(state, type, item_size, data, count, {}, bytes);
+  return room.data ? state.runtime->PutStored(room, {}) : state.runtime->PutInline(bytes, {});
+}
+
+Object* PutRoom(Block* block, const char* type, size_t count) {
+  SessionState& state = NeedSession();
+  core::StoreRoom room;
+  if (!TakeRoom(state, block, type, count, room)) return nullptr;
+  return state.runtime->PutStored(room, {});
+}
+
+// ---- reading
+
+ArrayView ReadArrayHead(const ValueSource& source) {
+  ArrayHead head;
+  if (source.size < sizeof head) ThrowMalformed();
+  std::memcpy(&head, source.data, sizeof head);
+  head.type[sizeof head.type - 1] = 0;
+  uint64_t offset = ArrayHead::DataOffset(head.dimensions);
+  if (offset > source.size || std::strlen(head.type) < 3) ThrowMalformed();
+  if (head.fortran && head.dimensions > 1) {
+    throw ValueTypeError("the array lies column by column in memory, which C++ cannot read yet");
+  }
+  uint64_t item_size = std::strtoul(head.type + 2, nullptr, 10);
+  uint64_t count = 1;
+  for (uint32_t i = 0; i < head.dimensions; ++i) {
+    uint64_t length;
+    std::memcpy(&length, source.data + sizeof head + 8 * i, 8);
+    if (__builtin_mul_overflow(count, length, &count)) ThrowMalformed();
+  }
+  if (item_size == 0 || count > (source.size - offset) / item_size) ThrowMalformed();
+  ArrayView view{source.data + offset, count, {}};
+  std::memcpy(view.type, head.type, sizeof view.type);
+  return view;
+}
+
+namespace {
+
+// How an object failed, from its bytes.
+Failure DescribeFailure(core::ValueKind kind, std::string_view bytes) {
+  if (kind == core::ValueKind::kSystemError) {
+    size_t end = std::min(bytes.find('\n'), bytes.size());
+    return {.name = std::string(bytes.substr(0, end)),
+            .message = std::string(end < bytes.size() ? bytes.substr(end + 1) : "")};
+  }
+  Failure failure{.name = "TaskError"};
+  try {
+    auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+    if (bytes.empty() || data[0] != kNativeFormat) ThrowMalformed();
+    Decoder in(data + 1, data + bytes.size());
+    auto [type, message, function, pid] = Codec<std::tuple<std::string, std::string, std::string, int>>::Decode(in);
+    failure.type_name = std::move(type);
+    failure.message = std::move(message);
+    failure.function_name = std::move(function);
+    failure.pid = pid;
+  } catch (const ValueTypeError&) {
+    failure.type_name = "an exception";
+    failure.message = "it came from another language and cannot be read here";
+  }
+  return failure;
+}
+
+}  // namespace
+
+bool Read(Object* object, ValueSource& source, Failure& failure) {
+  core::ValueKind kind = object->value.kind();
+  if (kind == core::ValueKind::kInline) [[likely]] {
+    std::string_view bytes = object->value.bytes();
+    source = {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), false, nullptr};
+    return true;
+  }
+  SessionState& state = NeedSession();
+  Using guard(state);
+  for (;;) {
+    auto view = state.runtime->Read(object);
+    if (!view) {
+      if (view.error().kind == core::ErrorKind::kTimeout) continue;
+      if (state.runtime->stopped()) ThrowSessionEnded(*state.runtime);
+      failure = {.name = "ObjectLostError", .message = view.error().message};
+      return false;
+    }
+    if (view->kind == core::ValueKind::kStored) {
+      source = {reinterpret_cast<const uint8_t*>(view->bytes.data()), view->bytes.size(), true, object};
+      return true;
+    }
+    failure = DescribeFailure(view->kind, view->bytes);
+    return false;
+  }
+}
+
+void ReadOrThrow(Object* object, ValueSource& source) {
+  if (object->value.kind() == core::ValueKind::kInline) [[likely]] {
+    std::string_view bytes = object->value.bytes();
+    source = {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), false, nullptr};
+    return;
+  }
+  Failure failure;
+  if (!Read(object, source, failure)) Throw(failure);
+}
+
+void FetchOrThrow(Object* object, uint32_t epoch, ValueSource& source) {
+  CheckEpoch(object, epoch);
+  if (!object->resolved()) WaitForAll(&object, 1, -1);
+  ReadOrThrow(object, source);
+}
+
+// ---- waiting
+
+bool WaitForAll(Object* const* objects, size_t count, int64_t timeout_ns) {
+  SessionState& state = NeedSession();
+  if (std::all_of(objects, objects + count, [](Object* object) { return object->resolved(); })) return true;
+  Using guard(state);
+  int64_t deadline = Deadline(timeout_ns);
+  for (;;) {
+    switch (state.runtime->WaitForAll({objects, count}, deadline)) {
+      case core::WaitOutcome::kReady:
+        return true;
+      case core::WaitOutcome::kTimedOut:
+        return false;
+      case core::WaitOutcome::kInterrupted:
+        continue;
+      case core::WaitOutcome::kStopped:
+        ThrowSessionEnded(*state.runtime);
+    }
+  }
+}
+
+void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t timeout_ns) {
+  SessionState& state = NeedSession();
+  if (wanted < 1 || wanted > count) {
+    throw std::invalid_argument("weft::wait: num_returns must be between 1 and the number of references (" +
+                                std::to_string(count) + "), not " + std::to_string(wanted));
+  }
+  std::vector<Object*> sorted(objects, objects + count);
+  std::sort(sorted.begin(), sorted.end());
+  if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    throw std::invalid_argument("weft::wait: two of the references name the same object");
+  }
+  Using guard(state);
+  int64_t deadline = Deadline(timeout_ns);
+  for (;;) {
+    switch (state.runtime->WaitFor({objects, count}, wanted, deadline)) {
+      case core::WaitOutcome::kReady:
+      case core::WaitOutcome::kTimedOut:
+        return;
+      case core::WaitOutcome::kInterrupted:
+        continue;
+      case core::WaitOutcome::kStopped:
+        ThrowSessionEnded(*state.runtime);
+    }
+  }
+}
+
+}  // namespace weft::detail

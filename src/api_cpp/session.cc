@@ -1,0 +1,281 @@
+// Beginning, end and role of a session.
+#include "weft/session.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "api_cpp/cpp_runner.h"
+#include "api_cpp/state.h"
+#include "base/clock.h"
+#include "os/cpu_count.h"
+#include "weft/errors.h"
+
+namespace weft::detail {
+
+constinit std::atomic<SessionState*> g_session{nullptr};
+constinit std::atomic<uint64_t> g_blocks{0};
+
+namespace {
+
+constinit std::atomic<uint32_t> g_last_epoch{0};
+constexpr const char* kWorkerFd = "WEFT_WORKER_FD";
+
+// Guards opening and closing, and the sessions that have ended while arrays still look into their memory.
+std::mutex& SessionMutex() {
+  static auto* mutex = new std::mutex();
+  return *mutex;
+}
+std::vector<SessionState*>& EndedSessions() {
+  static auto* ended = new std::vector<SessionState*>();
+  return *ended;
+}
+
+void ForgetEndedSessions() {
+  if (g_blocks.load() != 0) return;
+  for (SessionState* state : EndedSessions()) delete state;
+  EndedSessions().clear();
+}
+
+std::string ReadFile(const char* path) {
+  std::string text;
+  if (std::FILE* file = std::fopen(path, "rb")) {
+    char buffer[4096];
+    for (size_t size; (size = std::fread(buffer, 1, sizeof buffer, file)) > 0;) text.append(buffer, size);
+    std::fclose(file);
+  }
+  return text;
+}
+
+// The path of this executable; if another file stands there by now, a name for the one that runs.
+std::string OwnExecutable() {
+  char path[PATH_MAX];
+  ssize_t size = ::readlink("/proc/self/exe", path, sizeof path - 1);
+  struct stat here, running;
+  if (size > 0) {
+    path[size] = '\0';
+    if (::stat(path, &here) == 0 && ::stat("/proc/self/exe", &running) == 0 && here.st_dev == running.st_dev &&
+        here.st_ino == running.st_ino) {
+      return path;
+    }
+  }
+  return "/proc/" + std::to_string(::getpid()) + "/exe";
+}
+
+std::vector<std::string> OwnCommand(const std::string& executable) {
+  std::vector<std::string> command{executable};
+  std::string text = ReadFile("/proc/self/cmdline");
+  size_t at = text.find('\0');  // after argv[0]
+  while (at != std::string::npos && at + 1 < text.size()) {
+    size_t end = text.find('\0', at + 1);
+    if (end == std::string::npos) break;
+    command.push_back(text.substr(at + 1, end - at - 1));
+    at = end;
+  }
+  return command;
+}
+
+std::string FindProgram(const InitOptions& options, const std::string& executable) {
+  if (!options.program.empty()) {
+    if (::access(options.program.c_str(), X_OK) == 0) return options.program;
+    throw std::invalid_argument("weft::init: program '" + options.program +
+                                "' cannot be executed: " + std::strerror(errno));
+  }
+  if (const char* named = std::getenv("WEFT_PROGRAM"); named && *named) {
+    if (::access(named, X_OK) == 0) return named;
+    throw WeftError(std::string("WEFT_PROGRAM names '") + named +
+                    "', which cannot be executed: " + std::strerror(errno));
+  }
+  std::string folder = executable.substr(0, executable.rfind('/') + 1);
+  std::vector<std::string> places = {folder + "weft", folder + "../bin/weft"};
+#ifdef WEFT_BUILT_PROGRAM
+  places.push_back(WEFT_BUILT_PROGRAM);
+#endif
+  std::string looked;
+  for (const auto& place : places) {
+    struct stat info;
+    if (::stat(place.c_str(), &info) == 0 && S_ISREG(info.st_mode) && ::access(place.c_str(), X_OK) == 0) return place;
+    looked += (looked.empty() ? "" : ", ") + place;
+  }
+  throw WeftError("the program 'weft', which starts workers, was not found (looked for " + looked +
+                  "); set WEFT_PROGRAM or InitOptions::program to its path");
+}
+
+core::ResourceAmounts Resources(const InitOptions& options) {
+  core::ResourceAmounts amounts;
+  auto add = [&](const std::string& name, double amount) {
+    if (!(amount >= 0) || amount > 1e12) {
+      throw std::invalid_argument("weft::init: the amount of '" + name + "' must be a number that is not negative");
+    }
+    auto units = static_cast<int64_t>(std::llround(amount * static_cast<double>(core::kResourceUnit)));
+    if (units > 0) amounts.emplace_back(name, units);
+  };
+  double cpus = options.num_cpus.value_or(core::AllowedCpus());
+  if (cpus != std::floor(cpus)) throw std::invalid_argument("weft::init: num_cpus must be a whole number");
+  add("CPU", cpus);
+  add("GPU", options.num_gpus);
+  for (const auto& [name, amount] : options.resources) {
+    if (name.empty() || name == "CPU" || name == "GPU") {
+      throw std::invalid_argument("weft::init: resources must not name '" + name +
+                                  "'; CPUs and GPUs have options of "
+                                  "their own");
+    }
+    add(name, amount);
+  }
+  std::sort(amounts.begin(), amounts.end());
+  auto same = [](const auto& a, const auto& b) { return a.first == b.first; };
+  if (auto twice = std::adjacent_find(amounts.begin(), amounts.end(), same); twice != amounts.end()) {
+    throw std::invalid_argument("weft::init: resource '" + twice->first + "' is given twice");
+  }
+  return amounts;
+}
+
+// Prints what workers print, each line with its origin before it.
+void PrintOutput(Runtime& runtime) {
+  core::RuntimeEvent event;
+  while (runtime.NextEvent(&event)) {
+    if (event.kind != core::RuntimeEvent::kOutput) continue;
+    std::string prefix = "(worker pid=" + std::to_string(event.pid) + ") ";
+    std::string text;
+    for (size_t at = 0; at < event.text.size();) {
+      size_t end = std::min(event.text.find('\n', at), event.text.size());
+      text += prefix;
+      text.append(event.text, at, end - at);
+      text += '\n';
+      at = end + 1;
+    }
+    std::FILE* stream = event.is_stderr ? stderr : stdout;
+    std::fwrite(text.data(), 1, text.size(), stream);
+    std::fflush(stream);
+  }
+}
+
+// The descriptor that makes this process a worker; -1 if it is none. Asked once: what user code starts is no worker.
+int TakeWorkerFd() {
+  const char* text = std::getenv(kWorkerFd);
+  if (!text) return -1;
+  char* end;
+  long fd = std::strtol(text, &end, 10);
+  bool valid = *text != '\0' && *end == '\0' && fd >= 0 && fd <= INT_MAX &&
+               ::fcntl(static_cast<int>(fd), F_SETFD, FD_CLOEXEC) == 0;
+  ::unsetenv(kWorkerFd);
+  return valid ? static_cast<int>(fd) : -1;
+}
+
+[[noreturn]] void Serve(int fd) {
+  auto runtime = Runtime::JoinAsWorker(core::UniqueFd(fd));
+  if (!runtime) {
+    std::fprintf(stderr, "weft: this worker cannot join its session: %s\n", runtime.error().message.c_str());
+    std::fflush(nullptr);
+    ::_exit(1);
+  }
+  auto* state = new SessionState();
+  state->runtime = std::move(*runtime);
+  state->epoch = ++g_last_epoch;
+  g_session.store(state, std::memory_order_release);
+  {
+    CppRunner runner(*state);
+    core::Executor executor(*state->runtime, runner);
+    executor.Run();
+  }
+  g_session.store(nullptr);
+  state->runtime->Stop();
+  std::exit(0);  // as at the end of main: what the program registered for its end runs
+}
+
+}  // namespace
+
+SessionState& NeedSession() {
+  SessionState* state = g_session.load(std::memory_order_acquire);
+  if (state && !Runtime::forked()) [[likely]]
+    return *state;
+  if (state) {
+    throw WeftError(
+        "this process was forked from a weft driver and cannot use its session; call weft in the parent, or "
+        "execute a program of its own");
+  }
+  throw WeftError("no session is open: call weft::init() and keep what it returns as long as weft is used");
+}
+
+uint32_t OpenSession(const InitOptions& options) {
+  serve_if_worker();
+  std::lock_guard lock(SessionMutex());
+  if (Runtime::forked())
+    throw WeftError(
+        "weft::init: this process was forked from a weft driver; execute a program of "
+        "its own to start another session");
+  if (g_session.load()) {
+    throw WeftError("weft::init: a session is open in this process already; end it first (Session::shutdown)");
+  }
+  ForgetEndedSessions();
+  core::SessionOptions session;
+  std::string executable = OwnExecutable();
+  session.daemon_path = FindProgram(options, executable);
+  session.open.pid = ::getpid();
+  session.open.resources = Resources(options);
+  session.open.object_store_bytes = options.object_store_memory;
+  session.open.python_workers = 0;
+  session.open.worker_command = OwnCommand(executable);
+  for (char** entry = environ; *entry; ++entry) session.open.environment.push_back(*entry);
+  char folder[PATH_MAX];
+  session.open.working_directory = ::getcwd(folder, sizeof folder) ? folder : "/";
+  session.open.forward_output = options.log_to_driver ? 1 : 0;
+  auto runtime = Runtime::StartSession(std::move(session));
+  if (!runtime) throw WeftError("weft::init: " + runtime.error().message);
+  auto* state = new SessionState();
+  state->runtime = std::move(*runtime);
+  state->epoch = ++g_last_epoch;
+  if (options.log_to_driver) {
+    // Signals are for the program's own threads.
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    state->output = std::thread([state] { PrintOutput(*state->runtime); });
+    pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  }
+  g_session.store(state, std::memory_order_release);
+  return state->epoch;
+}
+
+void CloseSession(uint32_t epoch) noexcept {
+  std::lock_guard lock(SessionMutex());
+  SessionState* state = g_session.load();
+  if (!state || state->epoch != epoch || Runtime::forked()) return;
+  g_session.store(nullptr);
+  state->runtime->Stop();
+  if (state->output.joinable()) state->output.join();
+  // Calls that waited return now, with an exception that says why.
+  while (state->waiting.load() != 0) {
+    timespec moment{0, 100'000};
+    nanosleep(&moment, nullptr);
+  }
+  EndedSessions().push_back(state);
+  ForgetEndedSessions();
+}
+
+bool IsOpen(uint32_t epoch) noexcept {
+  SessionState* state = g_session.load();
+  return state && state->epoch == epoch && !state->runtime->stopped();
+}
+
+}  // namespace weft::detail
+
+namespace weft {
+
+void serve_if_worker() {
+  int fd = detail::TakeWorkerFd();
+  if (fd >= 0) detail::Serve(fd);
+}
+
+bool is_initialized() noexcept { return detail::g_session.load() != nullptr; }
+
+}  // namespace weft

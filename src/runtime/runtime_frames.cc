@@ -1,0 +1,324 @@
+// Runtime: frames. Takes replies out of channels, performs what the owner decides, and writes tasks into channels.
+#include <algorithm>
+#include <cstring>
+
+#include "base/clock.h"
+#include "os/futex.h"
+#include "runtime/runtime.h"
+
+namespace weft::core {
+
+// ---- draining -----------------------------------------------------------------------------------------------------
+
+size_t Runtime::Drain() {
+  size_t count = 0;
+  doorbell_->TakeRung(Audience::kAnyone, [](uint32_t) {});  // every channel with tasks is looked at anyway
+  for (size_t i = 0; i < peer_of_worker_.size(); ++i) {
+    Peer* peer = peer_of_worker_[i];
+    if (peer && owner_->workers()[i].pushed.size > 0) count += DrainPeer(*peer);
+  }
+  if (dropped_.load(std::memory_order_relaxed) != nullptr) {
+    DrainDrops();
+    ++count;
+  }
+  if (!actions_.empty()) Perform();
+  // Taken by a thread that passed by, while another one sleeps and waits for it.
+  if (count > 0 && (polling_ || others_waiting_ > 0)) Bump();
+  return count;
+}
+
+size_t Runtime::DrainPeer(Peer& peer) {
+  size_t count = 0;
+  Frame frame;
+  while (peer.channel->Peek(&frame)) {
+    ++count;
+    ++stats_.replies;
+    if (static_cast<FrameType>(frame.type) != FrameType::kReply || !TakeReply(peer, frame.bytes)) {
+      Fail("a worker sent something that no worker sends");
+      return count;
+    }
+    peer.channel->Pop();
+    if (!actions_.empty()) Perform();
+  }
+  return count;
+}
+
+bool Runtime::TakeReply(Peer& peer, std::string_view bytes) {
+  ByteReader in(bytes);
+  auto head = in.Fixed<ReplyHead>();
+  if (!in.ok() || head.num_values > in.remaining() / sizeof(ValueHead)) return false;
+  auto& values = values_scratch_;
+  if (values.size() < head.num_values) values.resize(head.num_values);
+  if (values.size() > head.num_values) values.resize(head.num_values);
+  for (auto& value : values) {
+    auto value_head = in.Fixed<ValueHead>();
+    value.kind = static_cast<ValueKind>(value_head.kind);
+    value.contained.clear();
+    value.bytes = {};
+    if (value.kind == ValueKind::kStored) {
+      value.location = in.Fixed<Location>();
+    } else if (value.kind == ValueKind::kInline) {
+      value.bytes = in.Raw(value_head.size);
+    } else {
+      return false;
+    }
+    if (value_head.num_contained > in.remaining() / sizeof(ObjectId)) return false;
+    for (uint32_t i = 0; i < value_head.num_contained; ++i) value.contained.push_back(in.Fixed<ObjectId>());
+  }
+  std::string_view error = in.Raw(head.error_size);
+  if (!in.ok() || head.num_given_back > in.remaining() / sizeof(GivenBack)) return false;
+  // Before the reply is handled, which lets go of what the task held.
+  auto given_back = in.Raw(head.num_given_back * sizeof(GivenBack));
+  if (head.num_retained > in.remaining() / sizeof(uint64_t)) return false;
+  for (uint32_t i = 0; i < head.num_retained; ++i) {
+    owner_->BorrowerMentioned({self(), in.Fixed<uint64_t>()}, peer.process, 1, actions_);
+  }
+  if (!in.ok() || !in.AtEnd()) return false;
+  auto kind = static_cast<ReplyKind>(head.kind);
+  if (kind == ReplyKind::kHandedBack || kind == ReplyKind::kHandedBackBlocked) ++stats_.handed_back;
+  owner_->Replied(peer.process, head.task, kind, error, values, CoarseNowNs(), actions_);
+  ByteReader back(given_back);
+  for (uint32_t i = 0; i < head.num_given_back; ++i) {
+    auto item = back.Fixed<GivenBack>();
+    owner_->BorrowerMentioned({self(), item.index}, peer.process, -static_cast<int64_t>(item.count), actions_);
+  }
+  return true;
+}
+
+// ---- performing ---------------------------------------------------------------------------------------------------
+
+void Runtime::Perform() {
+  for (size_t i = 0; i < actions_.size(); ++i) {
+    Action action = actions_[i];  // a copy: performing may add to the list
+    switch (action.kind) {
+      case ActionKind::kPush:
+        if (!PushTask(action.worker, action.task)) owner_->PushRefused(action.task->handle, CoarseNowNs(), actions_);
+        break;
+      case ActionKind::kRevoke: {
+        Task* task = owner_->FindTask(action.number);
+        if (!task) break;
+        Peer* peer = peer_of_worker_[action.worker];
+        auto outcome = peer->channel->Revoke({task->ticket_offset, task->ticket_sequence});
+        stats_.revoked += outcome == RevokeOutcome::kRevoked;
+        owner_->RevokeResolved(action.number, outcome == RevokeOutcome::kRevoked, CoarseNowNs(), actions_);
+        break;
+      }
+      case ActionKind::kRequestLeases:
+        Send(RequestLeases{.shape = owner_->shape(action.worker),
+                           .count = static_cast<uint32_t>(action.number),
+                           .depth = owner_->depth()});
+        if (background_idle_) doorbell_->WakeBackground();  // it has leases to watch from now on
+        break;
+      case ActionKind::kReturnLease:
+        Send(ReturnLease{.lease = {action.number}});
+        break;
+      case ActionKind::kFreeStored:
+        if (writer_.created() && action.location.segment == writer_.segment()) {
+          writer_.Free(action.location);
+          if (background_idle_) doorbell_->WakeBackground();  // it trims what stays unused
+        } else {
+          free_outbox_.push_back(action.location);
+          has_outgoing_.store(true, std::memory_order_relaxed);
+        }
+        break;
+      case ActionKind::kMention:
+        Route(action.id.owner,
+              {.kind = PeerMessageKind::kMention, .id = action.id, .process = action.process, .count = action.number});
+        break;
+      case ActionKind::kGiveBack:
+        Route(action.id.owner,
+              {.kind = PeerMessageKind::kGiveBack, .id = action.id, .process = action.process, .count = action.number});
+        break;
+      case ActionKind::kFetch:
+        Route(action.id.owner, {.kind = PeerMessageKind::kAskValue, .id = action.id});
+        break;
+      case ActionKind::kSendValue: {
+        PeerMessage answer{.kind = PeerMessageKind::kValue, .id = action.id};
+        if (action.object) {
+          const Value& value = action.object->value;
+          answer.value_kind = static_cast<uint8_t>(value.kind());
+          if (value.kind() == ValueKind::kStored) {
+            answer.location = value.location();
+          } else {
+            answer.bytes = value.bytes();
+          }
+          if (action.object->contained) {
+            for (Object* inner : *action.object->contained) answer.contained.push_back(inner->id);
+          }
+        } else {
+          answer.value_kind = static_cast<uint8_t>(ValueKind::kSystemError);
+          answer.bytes = "ObjectLostError\nits owner no longer has the object";
+        }
+        Route(action.process, answer);
+        if (action.object) owner_->Unhold(action.object, actions_);
+        break;
+      }
+      case ActionKind::kResolved: {
+        auto it = callbacks_.find(action.object);
+        if (it != callbacks_.end()) {
+          for (void* cookie : it->second) {
+            AddReference(action.object);
+            events_.push_back({.kind = RuntimeEvent::kReady, .object = action.object, .cookie = cookie});
+          }
+          action.object->callbacks = 0;
+          callbacks_.erase(it);
+          front_events_.fetch_add(1);
+          FutexWake(&front_events_);
+        }
+        break;
+      }
+    }
+  }
+  actions_.clear();
+}
+
+bool Runtime::Define(Peer& peer, const TaskTemplate* what) {
+  if (what->number < peer.defined.size() && peer.defined[what->number]) return true;
+  ByteWriter out;
+  out.Fixed(what->number);
+  out.Fixed(what->function->key);
+  out.Fixed(what->num_returns);
+  out.Bytes(what->name);
+  out.Bytes(what->function->name);
+  out.Bytes(what->retry_exceptions);
+  out.Fixed(what->function->stored_body);
+  out.Bytes(what->function->body);
+  uint8_t* room = peer.channel->BeginSend(static_cast<uint32_t>(out.size()));
+  if (!room) return false;
+  std::memcpy(room, out.view().data(), out.size());
+  peer.channel->CommitSend(static_cast<uint8_t>(FrameType::kDefine), false, static_cast<uint32_t>(out.size()));
+  if (peer.defined.size() <= what->number) peer.defined.resize(what->number + 1);
+  peer.defined[what->number] = true;
+  return true;
+}
+
+bool Runtime::PushTask(int32_t worker, Task* task) {
+  Peer& peer = *peer_of_worker_[worker];
+  if (peer.dead || !Define(peer, task->what)) return false;
+  const uint32_t num_returns = task->what->num_returns;
+  const uint32_t num_mentioned = task->mentioned ? static_cast<uint32_t>(task->mentioned->size()) : 0;
+  uint32_t size =
+      sizeof(TaskHead) + num_returns * sizeof(uint64_t) + num_mentioned * sizeof(ObjectId) + task->arguments_size;
+  for (uint32_t i = 0; i < task->num_dependencies; ++i) {
+    const Value& value = task->dependencies[i]->value;
+    size += sizeof(DependencyHead);
+    if (value.kind() == ValueKind::kInline) size += static_cast<uint32_t>(value.bytes().size());
+    if (value.kind() == ValueKind::kStored) size += sizeof(Location);
+  }
+  if (size > peer.channel->MaxFrameBytes()) {
+    // Submit stores arguments that large; only a crowd of small ones passed by reference comes here.
+    owner_->FailPushed(task->handle,
+                       "UnschedulableError\nthe arguments of task '" + task->what->name +
+                           "' do not fit into one message: they hold too many references, or there are too many of "
+                           "them; put them into an object with put(), or pass fewer at a time",
+                       CoarseNowNs(), actions_);
+    return true;
+  }
+  uint8_t* room = peer.channel->BeginSend(size);
+  if (!room) return false;
+  FrameWriter out(room);
+  out.Put(TaskHead{.task = task->handle,
+                   .template_number = task->what->number,
+                   .arguments_size = task->arguments_size,
+                   .num_returns = num_returns,
+                   .num_dependencies = task->num_dependencies,
+                   .num_mentioned = num_mentioned,
+                   .attempt = task->attempt,
+                   .depth = owner_->depth(),
+                   .arguments_stored = 0});
+  for (uint32_t i = 0; i < num_returns; ++i) out.Put(task->Return(i)->handle);
+  for (uint32_t i = 0; i < num_mentioned; ++i) out.Put((*task->mentioned)[i]->id);
+  for (uint32_t i = 0; i < task->num_dependencies; ++i) {
+    const Object* object = task->dependencies[i];
+    DependencyHead head{.id = object->id, .kind = static_cast<uint32_t>(DependencyKind::kEarlier), .size = 0};
+    if (object->value.kind() == ValueKind::kInline) {
+      head.kind = static_cast<uint32_t>(DependencyKind::kInline);
+      head.size = static_cast<uint32_t>(object->value.bytes().size());
+      out.Put(head);
+      out.PutBytes(object->value.bytes());
+    } else if (object->value.kind() == ValueKind::kStored) {
+      head.kind = static_cast<uint32_t>(DependencyKind::kStored);
+      head.size = sizeof(Location);
+      out.Put(head);
+      out.Put(object->value.location());
+    } else {
+      out.Put(head);
+    }
+  }
+  out.PutBytes({task->arguments.get(), task->arguments_size});
+  Ticket ticket = peer.channel->CommitSend(static_cast<uint8_t>(FrameType::kTask), true, size);
+  task->ticket_offset = ticket.offset;
+  task->ticket_sequence = ticket.sequence;
+  if (!peer.to_notify) {
+    peer.to_notify = true;
+    to_notify_.push_back(&peer);
+  }
+  return true;
+}
+
+void Runtime::NotifyPeers(std::unique_lock<std::mutex>& lock) {
+  // Ringing is a few loads and one atomic operation unless the worker sleeps, and then it is a system call: done after
+  // unlocking. Most calls have one peer to ring.
+  if (to_notify_.size() == 1) {
+    Peer* peer = to_notify_[0];
+    peer->to_notify = false;
+    to_notify_.clear();
+    lock.unlock();
+    peer->channel->Notify(Audience::kExecutor);
+  } else {
+    std::vector<Peer*> peers;
+    peers.swap(to_notify_);
+    for (Peer* peer : peers) peer->to_notify = false;
+    lock.unlock();
+    for (Peer* peer : peers) peer->channel->Notify(Audience::kExecutor);
+  }
+  if (has_outgoing_.load(std::memory_order_relaxed)) Flush();
+}
+
+void Runtime::Send(Message message, std::vector<UniqueFd> fds) {
+  outbox_.emplace_back(std::move(message), std::move(fds));
+  has_outgoing_.store(true, std::memory_order_relaxed);
+}
+
+void Runtime::Route(ProcessId to, const PeerMessage& message) {
+  if (peer_outbox_.empty() || peer_outbox_.back().first != to || peer_outbox_.back().second.size() > 64 * 1024) {
+    peer_outbox_.emplace_back(to, std::string());
+  }
+  EncodePeerMessage(message, peer_outbox_.back().second);
+  has_outgoing_.store(true, std::memory_order_relaxed);
+}
+
+void Runtime::Flush() {
+  std::lock_guard sending(send_mutex_);
+  std::vector<std::pair<Message, std::vector<UniqueFd>>> messages;
+  std::vector<Peer*> peers;
+  {
+    std::lock_guard lock(mutex_);
+    peers.swap(to_notify_);
+    for (Peer* peer : peers) peer->to_notify = false;
+    // Routed messages first: who borrows what must be told before the lease of the worker concerned is returned. Should
+    // we die in between, it dies with us and is forgotten; after the return nobody would take it back.
+    for (auto& [to, payload] : peer_outbox_) {
+      messages.emplace_back(RouteTo{.to = to, .payload = std::move(payload)}, std::vector<UniqueFd>());
+    }
+    peer_outbox_.clear();
+    for (auto& message : outbox_) messages.push_back(std::move(message));
+    outbox_.clear();
+    if (!free_outbox_.empty()) {
+      messages.emplace_back(FreeObjects{.locations = std::move(free_outbox_)}, std::vector<UniqueFd>());
+      free_outbox_.clear();
+    }
+    has_outgoing_.store(false, std::memory_order_relaxed);
+    stats_.messages_sent += messages.size();
+  }
+  for (Peer* peer : peers) peer->channel->Notify(Audience::kExecutor);
+  for (auto& [message, fds] : messages) {
+    std::vector<SharedFd> shared;
+    for (UniqueFd& fd : fds) shared.push_back(ShareFd(std::move(fd)));
+    outgoing_->Queue(message, std::move(shared));
+  }
+  // If the daemon is gone, the link thread learns it and ends the session.
+  if (!messages.empty()) SendQueued();
+}
+
+}  // namespace weft::core

@@ -1,0 +1,228 @@
+// Runtime: waiting. How threads sleep until something is there, who polls for the others, and the background thread.
+#include <time.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "os/futex.h"
+#include "runtime/executor.h"
+#include "runtime/runtime.h"
+
+namespace weft::core {
+namespace {
+
+constexpr int64_t kMillisecondNs = 1'000'000;
+// While anything is leased or wished for, the background thread looks this often whether leases lie idle.
+constexpr int64_t kTickNs = 50 * kMillisecondNs;
+// After draining, the background thread stays unarmed for this long, so that a stream of replies does not cost a
+// wake-up each; longer while replies keep coming.
+constexpr int64_t kLingerNs = 100'000;
+constexpr int64_t kMaxLingerNs = 1'000'000;
+// Drops wake the background thread only now and then; it looks once more after so long for those that did not.
+constexpr int64_t kFollowUpNs = 25 * kMillisecondNs;
+// A worker whose task waits this long hands back what is queued behind it.
+constexpr int64_t kHandBackAfterNs = kMillisecondNs;
+
+void SleepNs(int64_t ns) {
+  timespec t{ns / 1'000'000'000, ns % 1'000'000'000};
+  nanosleep(&t, nullptr);
+}
+
+int64_t AbsoluteOrNever(int64_t deadline_ns) { return deadline_ns < 0 ? kNoDeadline : deadline_ns; }
+
+}  // namespace
+
+// ---- waiting ------------------------------------------------------------------------------------------------------
+
+WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any,
+                               const std::function<bool()>& ready) {
+  bool polled = false;
+  bool blocked = false;
+  bool handed_back = false;
+  bool by_executor = executor_ != nullptr && std::this_thread::get_id() == executor_thread_;
+  int64_t hand_back_at = 0;
+  WaitOutcome outcome;
+  if (any) ++any_waiters_;
+  for (;;) {
+    Drain();
+    if (ready()) {
+      outcome = WaitOutcome::kReady;
+      break;
+    }
+    if (stopped()) {
+      outcome = WaitOutcome::kStopped;
+      break;
+    }
+    if (deadline_ns == 0 || (deadline_ns > 0 && NowNs() >= deadline_ns)) {
+      outcome = WaitOutcome::kTimedOut;
+      break;
+    }
+    if (forked()) {
+      outcome = WaitOutcome::kStopped;
+      break;
+    }
+    if (by_executor && !blocked) {
+      blocked = true;
+      hand_back_at = NowNs() + kHandBackAfterNs;
+      // Sequentially consistent with the daemon, which sets demand and then reads blocked: one of us sees the other.
+      doorbell_->blocked().store(1);
+      if (doorbell_->demand().load() != 0) Send(Blocked{});
+    }
+    if (by_executor && !handed_back && NowNs() >= hand_back_at) handed_back = true;
+    if (handed_back) executor_->HandBackQueued();
+    int64_t until = AbsoluteOrNever(deadline_ns);
+    if (by_executor && !handed_back) until = std::min(until, hand_back_at);
+    SleepOutcome slept = SleepOutcome::kWoken;
+    if (!polling_) {
+      polling_ = polled = true;
+      doorbell_->DisarmBackground();
+      SetWakeUps(any_waiters_ > 0);
+      // What other threads do after this point moves event_ before they wake the waiter, so it is not slept through.
+      uint32_t seen = event_.load();
+      lock.unlock();
+      Flush();
+      auto kind = handed_back ? WaiterState::kAsleepBlocked : WaiterState::kAsleepInGet;
+      slept = doorbell_->SleepAsWaiter(kind, until, [&] { return AnyDue() || event_.load() != seen; });
+      lock.lock();
+      polling_ = false;
+      if (others_waiting_ > 0) Bump();  // one of them sees what it waited for, or polls in our place
+    } else {
+      ++others_waiting_;
+      uint32_t seen = event_.load();
+      lock.unlock();
+      Flush();
+      if (FutexWait(&event_, seen, until) == FutexOutcome::kInterrupted) slept = SleepOutcome::kInterrupted;
+      lock.lock();
+      --others_waiting_;
+    }
+    if (slept == SleepOutcome::kInterrupted) {
+      Drain();
+      outcome = ready() ? WaitOutcome::kReady : WaitOutcome::kInterrupted;
+      break;
+    }
+  }
+  if (any) --any_waiters_;
+  if (blocked) doorbell_->blocked().store(0);
+  if (polled && !polling_) ArmBackground();
+  return outcome;
+}
+
+WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadline_ns) {
+  std::unique_lock lock(mutex_);
+  WaitOutcome outcome = WaitOutcome::kReady;
+  // From the end: the last one is likely to be ready last, and then all others need no wake-up of their own.
+  for (size_t i = objects.size(); i-- > 0;) {
+    Object* object = objects[i];
+    if (object->resolved()) continue;
+    owner_->Want(object, actions_);
+    Perform();
+    ++object->waiters;
+    outcome = WaitUntil(lock, deadline_ns, false, [object] { return object->resolved(); });
+    --object->waiters;
+    if (outcome != WaitOutcome::kReady) break;
+  }
+  NotifyPeers(lock);
+  return outcome;
+}
+
+WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns) {
+  std::unique_lock lock(mutex_);
+  auto enough = [&] {
+    size_t count = 0;
+    for (Object* object : objects) {
+      if (object->resolved() && ++count >= wanted) return true;
+    }
+    return count >= wanted;
+  };
+  if (enough()) return WaitOutcome::kReady;
+  for (Object* object : objects) owner_->Want(object, actions_);
+  Perform();
+  auto outcome = WaitUntil(lock, deadline_ns, true, enough);
+  NotifyPeers(lock);
+  return outcome;
+}
+
+void Runtime::SetWakeUps(bool any) {
+  const auto& workers = owner_->workers();
+  due_list_.clear();
+  for (size_t i = 0; i < peer_of_worker_.size(); ++i) {
+    if (workers[i].pushed.size == 0) continue;
+    due_list_.push_back(peer_of_worker_[i]);
+    size_t wanted = any ? 1 : owner_->RepliesUntilWanted(workers[i]);
+    peer_of_worker_[i]->channel->AskWakeAfter(wanted);
+  }
+}
+
+bool Runtime::AnyDue() {
+  // Called without the lock by the one poller, which made the list (SetWakeUps) before it unlocked; nobody else makes
+  // one while somebody polls. Channels live as long as the runtime.
+  for (Peer* peer : due_list_) {
+    if (peer->channel->WakeIsDue()) return true;
+  }
+  return false;
+}
+
+void Runtime::ArmBackground() {
+  while (!stopped()) {
+    SetWakeUps(any_waiters_ > 0);
+    bool rung = doorbell_->ArmBackground();
+    if (!rung && !AnyDue()) return;
+    Drain();
+  }
+}
+
+void Runtime::Bump() {
+  event_.fetch_add(1);  // before the wake-ups: see WaitUntil
+  FutexWake(&event_, INT32_MAX);
+  doorbell_->WakeWaiter();
+}
+
+// ---- the background thread ----------------------------------------------------------------------------------------
+
+void Runtime::BackgroundLoop() {
+  std::unique_lock lock(mutex_);
+  bool followed_up = false;
+  for (;;) {
+    if (stopped()) return;
+    // Leases and wishes must be watched; freed memory is given back after a while; otherwise sleep for good.
+    int64_t deadline = kNoDeadline;
+    if (owner_->NextTick() != 0 || owner_->AnyLeased()) {
+      deadline = NowNs() + kTickNs;
+    } else if (!followed_up) {
+      deadline = NowNs() + kFollowUpNs;  // drops that did not wake us
+      followed_up = true;
+    } else if (writer_.created() && writer_.HasIdleMemory(welcome_.reserved_bytes)) {
+      deadline = NowNs() + 1'000 * kMillisecondNs;
+    }
+    background_idle_ = deadline == kNoDeadline;
+    if (!polling_) ArmBackground();
+    lock.unlock();
+    Flush();
+    auto slept = doorbell_->SleepAsBackground(deadline);
+    lock.lock();
+    background_idle_ = false;
+    ++stats_.background_wakeups;
+    if (stopped()) return;
+    size_t taken = polling_ ? 0 : Drain();
+    if (taken > 0 || slept == SleepOutcome::kWoken) followed_up = false;
+    owner_->Tick(NowNs(), actions_);
+    Perform();
+    if (writer_.created()) {
+      if (uint64_t released = writer_.TrimIdle(NowNs(), welcome_.reserved_bytes)) {
+        Send(ReleaseMemory{.bytes = released});
+      }
+    }
+    int64_t linger = kLingerNs;
+    while (taken > 0 && !polling_ && !stopped()) {
+      lock.unlock();
+      Flush();
+      SleepNs(linger);
+      lock.lock();
+      if (polling_) break;
+      taken = Drain();
+      linger = std::min(linger * 2, kMaxLingerNs);
+    }
+  }
+}
+
+}  // namespace weft::core

@@ -1,0 +1,5 @@
+// expect: must be a function, a static member function or a lambda
+#include <weft/weft.h>
+
+inline constexpr int seven = 7;
+auto ref = weft::remote<seven>();
