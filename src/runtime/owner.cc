@@ -219,11 +219,12 @@ void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
 }
 
 void Owner::Unmention(Object* object, ProcessId receiver, Actions& out) {
-  if (object->id.owner == receiver || dead_.contains(receiver)) return;
+  if (object->id.owner == receiver) return;
   if (object->borrowed) {
     if (dead_.contains(object->id.owner)) return;
+    // Even of a dead receiver: its owner may be younger than that death and never hear of it.
     out.push_back({.kind = ActionKind::kGiveBack, .process = receiver, .number = 1, .id = object->id});
-  } else {
+  } else if (!dead_.contains(receiver)) {
     BorrowerMentioned(object->id, receiver, -1, out);
   }
 }

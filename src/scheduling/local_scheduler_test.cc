@@ -272,6 +272,25 @@ TEST(LocalScheduler, ShapesWithoutCpusAreBoundedByTheNumberOfWorkers) {
   EXPECT_EQ(t.scheduler.demand(), false);
 }
 
+TEST(LocalScheduler, GivingUpTellsEverybodyWhoseWishIsForgotten) {
+  Transcript t(Cpus(2));
+  t.Driver(1);
+  t.Worker(2);
+  t.Wish(1, 1, 2);
+  EXPECT_EQ(t(StartingGivenUp{"no python"}), "refuse 1: no python");
+}
+
+TEST(LocalScheduler, NothingIsRecalledFromADeeperWishThatWouldGetItBack) {
+  Transcript t(Cpus(1));
+  t.Driver(1);
+  t.Worker(2);
+  t.Worker(3);
+  LeasesRequested deeper{ProcessId{2}, {{"CPU", kResourceUnit}}, 2, 1};
+  EXPECT_EQ(t(deeper), "grant 1: worker 3 to 2; demand on");
+  EXPECT_EQ(t.Wish(1, 1, 1), "");
+  EXPECT_EQ(t(TimePassed{1'000'000'000}), "");
+}
+
 TEST(LocalScheduler, GivingUpRefusesThoseWhoHaveNothing) {
   Transcript t(Cpus(2));
   t.Driver(1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "simulator/simulated_daemon.h"
 
@@ -51,6 +52,9 @@ void SimulatedProcess::SayReady() {
 void SimulatedProcess::Die() {
   world.Note("dies", id.value);
   NoteLosses();
+  for (const Message& message : routed_outbox_) OrphanMentions(message);
+  for (const Message& message : sending_) OrphanMentions(message);
+  if (body_ && body_->ended && !body_->replied) OrphanMentions(body_->reply, body_->channel->submitter);
   alive = false;
   DoomLeased(true);
   blocked = false;
@@ -110,7 +114,8 @@ void SimulatedProcess::AfterEvent() {
     body_->resuming = true;
     ScheduleStep(world.Delay());
   }
-  if (exit_asked && !body_) WakeExecutor();
+  // It leaves when nobody needs it any more; a task or message that ends may be what it waited for.
+  if (exit_asked && !body_ && owner.live_tasks() == 0 && !owner.AnyBorrowed()) WakeExecutor();
 }
 
 void SimulatedProcess::ForEachHandle(const std::function<void(Object*)>& f) {
@@ -128,7 +133,8 @@ std::string SimulatedProcess::Describe() {
   text += ": live tasks " + std::to_string(owner.live_tasks()) + ", objects " + std::to_string(owner.live_objects()) +
           ", ready " + std::to_string(owner.ready_tasks()) + ", inbox " + std::to_string(inbox.size()) + ", globals " +
           std::to_string(globals_.size()) + (blocked ? ", blocked" : "") + (doomed ? ", doomed" : "") +
-          (buried ? ", buried" : "") + (exit_asked ? ", asked to exit" : "");
+          (drain_at_ns_ >= 0 ? ", drains at " + std::to_string(drain_at_ns_) : "") +
+          (paused_until_ns > world.now() ? ", paused" : "") + (buried ? ", buried" : "") + (exit_asked ? ", asked to exit" : "");
   if (body_) {
     text +=
         ", runs " + std::to_string(body_->task.instance) + " with " + std::to_string(body_->steps_left) + " steps left";
@@ -144,6 +150,20 @@ std::string SimulatedProcess::Describe() {
     text += "  worker " + std::to_string(worker.process.value) + ": pushed " + std::to_string(worker.pushed.size) +
             (worker.leased ? " leased" : "") + (worker.recalled ? " recalled" : "") +
             (worker.blocked ? " blocked" : "") + (worker.full ? " full" : "") + (worker.dead ? " dead" : "") + "\n";
+  }
+  for (auto& [object_id, known] : world.objects) {
+    Object* object = owner.Find(object_id);
+    if (!object || owner.live_objects() > 10) continue;
+    text += "  object " + std::to_string(object_id.owner.value) + "/" + std::to_string(object_id.index) + " kind " +
+            std::to_string(static_cast<int>(object->value.kind())) + " local " +
+            std::to_string(object->local_references.load()) + " holds " + std::to_string(object->holds) + " mentions " +
+            std::to_string(object->mentions) + " borrowers";
+    if (object->borrowers) {
+      for (auto& [borrower, count] : *object->borrowers) {
+        text += " " + std::to_string(borrower.value) + ":" + std::to_string(count);
+      }
+    }
+    text += "\n";
   }
   for (uint64_t instance : pending_) {
     const Submitted& task = world.tasks.at(instance);
@@ -296,13 +316,31 @@ void SimulatedProcess::Route(ProcessId to, const PeerMessage& message) {
 void SimulatedProcess::Flush() {
   if (outbox_.empty() && routed_outbox_.empty() && free_outbox_.empty()) return;
   CrashIf(CrashPoint::kBeforeSend);
-  std::vector<Message> messages = std::exchange(outbox_, {});
-  for (Message& message : std::exchange(routed_outbox_, {})) messages.push_back(std::move(message));
-  if (!free_outbox_.empty()) messages.push_back(FreeObjects{.locations = std::exchange(free_outbox_, {})});
-  for (Message& message : messages) {
-    if (buried) world.coverage.Met(HappeningOf(message), FaultKind::kUntimely);
+  for (Message& message : std::exchange(routed_outbox_, {})) sending_.push_back(std::move(message));  // before leases
+  for (Message& message : std::exchange(outbox_, {})) sending_.push_back(std::move(message));
+  if (!free_outbox_.empty()) sending_.push_back(FreeObjects{.locations = std::exchange(free_outbox_, {})});
+  while (!sending_.empty()) {
+    Message message = std::move(sending_.front());
+    sending_.pop_front();
+    if (buried) OrphanMentions(message);
     world.daemon->Send(id, std::move(message));
     CrashIf(CrashPoint::kAfterSend);
+  }
+}
+
+void SimulatedProcess::OrphanMentions(const Message& message) {
+  auto* route = std::get_if<RouteTo>(&message);
+  if (!route) return;
+  std::vector<PeerMessage> inner;
+  DecodePeerMessages(route->payload, inner);
+  for (const PeerMessage& m : inner) {
+    for (ObjectId contained : m.contained) world.MentionOrphaned(contained, route->to);
+  }
+}
+
+void SimulatedProcess::OrphanMentions(const SimulatedReply& reply, ProcessId submitter) {
+  for (const SimulatedValue& value : reply.values) {
+    for (ObjectId contained : value.contained) world.MentionOrphaned(contained, submitter);
   }
 }
 
@@ -329,7 +367,7 @@ void SimulatedProcess::Drain() {
     SimulatedChannel* channel = workers[i];
     LeasedWorker* worker = owner.FindWorker(channel->worker);
     // Replies that nobody is owed any more are normally not even looked at; now and then they are.
-    if ((worker && worker->pushed.size > 0) || world.random.Chance(20)) DrainChannel(*channel);
+    if ((worker && worker->pushed.size > 0) || world.random.Chance(50)) DrainChannel(*channel);
   }
   DrainDrops();
   Perform();
@@ -363,7 +401,10 @@ void SimulatedProcess::TakeReply(SimulatedChannel& channel, const SimulatedReply
   Task* task = owner.FindTask(reply.task);
   bool owed = task && (task->state == TaskState::kPushed || task->state == TaskState::kRevoking) &&
               owner.workers()[task->worker].process == channel.worker;
-  if (!owed) world.coverage.Met(reply.happening(), FaultKind::kUntimely);
+  if (!owed) {
+    world.coverage.Met(reply.happening(), FaultKind::kUntimely);
+    OrphanMentions(reply, id);
+  }
   for (uint64_t index : reply.retained) {
     if (owed && !owner.Find({id, index})) world.Fail("a worker retains an object that was freed");
     owner.BorrowerMentioned({id, index}, channel.worker, 1, actions_);
@@ -676,10 +717,15 @@ bool SimulatedProcess::SendReplies() {
     if (!known_dead_.contains(channel.submitter)) {
       if (channel.replies.size() >= channel.reply_room) {
         world.coverage.Met(pending.reply.happening(), FaultKind::kFull);
+        if (SimulatedProcess* receiver = world.Find(channel.submitter); receiver->alive) receiver->WakeDrain(world.Delay());
         return false;
       }
       if (of_body) CrashIf(CrashPoint::kBeforeReply);
-      if (of_body) world.Produced(pending.reply, *this);
+      if (of_body) {
+        world.Produced(pending.reply, *this);
+        body_->replied = true;
+        if (buried) OrphanMentions(pending.reply, channel.submitter);
+      }
       Happening happening = pending.reply.happening();
       pending.reply.sent_ns = world.now();
       channel.replies.push_back(std::move(pending.reply));

@@ -38,6 +38,7 @@ class SimulatedProcess {
   void StartDriver();
   void ForgetGlobals();
 
+  bool busy() const { return alive && body_ && !driver_; }
   bool driver_done() const { return driver_ && !body_; }
   // Every object of this process's user code.
   void ForEachHandle(const std::function<void(Object*)>& f);
@@ -86,6 +87,7 @@ class SimulatedProcess {
     SimulatedReply reply;
     std::vector<std::vector<Object*>> returned;  // references inside the values, until the reply was written
     bool ended = false;
+    bool replied = false;
   };
 
   void CrashIf(CrashPoint point);
@@ -98,6 +100,8 @@ class SimulatedProcess {
   void Send(Message message);
   void Route(ProcessId to, const PeerMessage& message);
   void Flush();
+  void OrphanMentions(const Message& message);  // it will not arrive
+  void OrphanMentions(const SimulatedReply& reply, ProcessId submitter);
 
   // draining and performing
   void Drain();
@@ -139,6 +143,7 @@ class SimulatedProcess {
   const Function* function_;
   Actions actions_;
   std::vector<Message> outbox_, routed_outbox_;
+  std::deque<Message> sending_;  // while it flushes
   std::vector<Location> free_outbox_;
   std::vector<Object*> dropped_;
   std::vector<uint64_t> pending_;  // instances submitted and not seen to be finished

@@ -1,0 +1,461 @@
+// The owner's main paths as transcripts: an event, then the actions it led to.
+#include "runtime/owner.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace weft::core {
+namespace {
+
+constexpr ProcessId kSelf{1}, kWorker{2}, kOther{3}, kThird{4};
+constexpr int64_t kMs = 1'000'000;
+
+// Events in, actions out as text. Pushes are accepted and revokes answered by hand.
+class Transcript {
+ public:
+  Transcript() : owner(kSelf) {
+    function_ = owner.InternFunction(Function{.key = {1, 1}, .name = "f"});
+    shape_ = owner.InternShape({{"CPU", kResourceUnit}});
+  }
+  ~Transcript() { owner.CheckInvariants(); }
+
+  const TaskTemplate* What(int32_t max_retries = 3, uint32_t num_returns = 1) {
+    TaskTemplate what;
+    what.function = function_;
+    what.shape = shape_;
+    what.num_returns = num_returns;
+    what.max_retries = max_retries;
+    what.name = "f";
+    return owner.InternTemplate(what);
+  }
+
+  // Submits and names the task by the letter in `name`.
+  Object* Submit(const std::string& name, std::vector<Object*> dependencies = {}, std::vector<Object*> contained = {},
+                 int32_t max_retries = 3) {
+    std::vector<Object*> returns;
+    owner.Submit({.what = What(max_retries), .arguments = name, .dependencies = dependencies, .contained = contained},
+                 now, returns, actions);
+    return returns.at(0);
+  }
+  Object* Put(const std::string& bytes, std::vector<Object*> contained = {}) {
+    Object* object = owner.NewOwned();
+    owner.Resolve(object, ValueKind::kInline, bytes, {}, contained, actions);
+    return object;
+  }
+  void Grant(ProcessId worker, uint64_t lease) { owner.LeaseGranted(shape_, LeaseId{lease}, worker, now, actions); }
+  void Drop(Object* object) {
+    if (object->local_references.fetch_sub(1) == 1) owner.Consider(object, actions);
+  }
+  void Reply(ProcessId worker, const std::string& name, ReplyKind kind = ReplyKind::kValues,
+             std::vector<ObjectId> contained = {}) {
+    std::vector<ReturnedValue> values;
+    const std::string bytes = "result of " + name, error = "error of " + name;
+    if (kind == ReplyKind::kValues) values.push_back({.bytes = bytes, .contained = std::move(contained)});
+    owner.Replied(worker, handles.at(name), kind, error, values, now, actions);
+  }
+  void Revoked(const std::string& name, bool revoked) {
+    owner.RevokeResolved(handles.at(name), revoked, now, actions);
+  }
+  void Tick(int64_t later_ns) {
+    now += later_ns;
+    owner.Tick(now, actions);
+  }
+
+  // What was to be done since the last call.
+  std::string Actions() {
+    std::string text;
+    for (const Action& action : std::exchange(actions, {})) {
+      if (!text.empty()) text += "; ";
+      auto process = [](ProcessId id) { return std::to_string(id.value); };
+      switch (action.kind) {
+        case ActionKind::kPush: {
+          std::string name(action.task->arguments.get(), action.task->arguments_size);
+          handles[name] = action.task->handle;
+          text.append("push ").append(name).append(" to ").append(process(owner.workers()[action.worker].process));
+          break;
+        }
+        case ActionKind::kRevoke:
+          text += "revoke";
+          for (const auto& [name, handle] : handles) {
+            if (handle == action.number) text.append(" ").append(name);
+          }
+          break;
+        case ActionKind::kRequestLeases:
+          text.append("request ").append(std::to_string(action.number));
+          break;
+        case ActionKind::kReturnLease:
+          text.append("return lease ").append(std::to_string(action.number));
+          break;
+        case ActionKind::kFreeStored:
+          text.append("free at ").append(std::to_string(action.location.offset));
+          break;
+        case ActionKind::kMention:
+          text.append("mention ").append(process(action.process)).append(" to ").append(process(action.id.owner));
+          break;
+        case ActionKind::kGiveBack:
+          text.append("give back ").append(std::to_string(action.number)).append(" of ").append(process(action.process));
+          text.append(" to ").append(process(action.id.owner));
+          break;
+        case ActionKind::kFetch:
+          text.append("fetch from ").append(process(action.process));
+          break;
+        case ActionKind::kSendValue:
+          text.append(action.object ? "send value to " : "send loss to ").append(process(action.process));
+          if (action.object) owner.Unhold(action.object, actions);
+          break;
+        case ActionKind::kResolved:
+          text += "resolved";
+          break;
+      }
+    }
+    return text;
+  }
+
+  Owner owner;
+  weft::core::Actions actions;
+  std::map<std::string, uint64_t> handles;
+  int64_t now = kMs;
+
+ private:
+  const Function* function_;
+  uint32_t shape_;
+};
+
+std::string Text(const Object* object) { return std::string(object->value.bytes()); }
+
+TEST(Owner, ATaskIsWishedForPushedAndResolved) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  EXPECT_EQ(t.Actions(), "request 1");
+  t.Grant(kWorker, 7);
+  EXPECT_EQ(t.Actions(), "push a to 2");
+  t.Reply(kWorker, "a");
+  EXPECT_EQ(t.Actions(), "");
+  EXPECT_EQ(a->value.kind(), ValueKind::kInline);
+  EXPECT_EQ(Text(a), "result of a");
+  EXPECT_EQ(t.owner.live_tasks(), 0u);
+  t.Drop(a);
+  EXPECT_EQ(t.owner.live_objects(), 0u);
+}
+
+TEST(Owner, AnIdleLeaseGoesBackAfterAWhile) {
+  Transcript t;
+  t.Drop(t.Submit("a"));
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.Reply(kWorker, "a");
+  t.Tick(99 * kMs);
+  EXPECT_EQ(t.Actions(), "");
+  t.Tick(1 * kMs);
+  EXPECT_EQ(t.Actions(), "return lease 7");
+  EXPECT_EQ(t.owner.NextTick(), 0);
+}
+
+TEST(Owner, AWishIsWithdrawnWhenNothingIsLeftToRun) {
+  Transcript t;
+  t.Submit("a");
+  t.Submit("b");
+  t.Submit("c");
+  t.Submit("d");
+  EXPECT_EQ(t.Actions(), "request 1; request 4");
+  t.Grant(kWorker, 7);
+  for (const char* name : {"a", "b", "c", "d"}) {
+    t.Actions();
+    t.Reply(kWorker, name);
+  }
+  t.Actions();
+  t.Tick(10 * kMs);
+  EXPECT_EQ(t.Actions(), "request 0");
+}
+
+TEST(Owner, ADependentIsQueuedBehindItsProducer) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  t.Submit("b", {a, a});
+  t.Actions();
+  t.Grant(kWorker, 7);
+  EXPECT_EQ(t.Actions().substr(0, 24), "push a to 2; push b to 2");
+  t.Reply(kWorker, "a");
+  EXPECT_EQ(t.Actions(), "");
+  t.Reply(kWorker, "b");
+  EXPECT_EQ(t.owner.live_tasks(), 0u);
+}
+
+TEST(Owner, AFailedArgumentFailsTheTaskThatWasQueuedBehindIt) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  Object* b = t.Submit("b", {a});
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.Reply(kWorker, "a", ReplyKind::kTaskError);
+  EXPECT_FALSE(b->resolved());  // it is in the worker's channel, and comes back
+  t.Reply(kWorker, "b", ReplyKind::kHandedBack);
+  EXPECT_EQ(b->value.kind(), ValueKind::kTaskError);
+  EXPECT_EQ(Text(b), "error of a");
+}
+
+TEST(Owner, AnUnclaimedTaskOfADeadWorkerCostsNoRetry) {
+  Transcript t;
+  Object* a = t.Submit("a", {}, {}, 0);
+  Object* b = t.Submit("b", {}, {}, 0);
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  EXPECT_EQ(t.Actions(), "revoke a; revoke b");
+  t.Revoked("a", false);
+  t.Revoked("b", true);
+  EXPECT_EQ(a->value.kind(), ValueKind::kSystemError);
+  EXPECT_NE(Text(a).find("WorkerCrashedError"), std::string::npos);
+  EXPECT_FALSE(b->resolved());
+  t.Actions();
+  t.Grant(kOther, 8);
+  EXPECT_EQ(t.Actions(), "push b to 3");
+}
+
+TEST(Owner, AClaimedTaskIsRetriedUpToItsLimit) {
+  Transcript t;
+  Object* a = t.Submit("a", {}, {}, 1);
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  t.Actions();
+  t.Revoked("a", false);
+  EXPECT_EQ(t.Actions(), "request 1");
+  t.Grant(kOther, 8);
+  EXPECT_EQ(t.Actions(), "push a to 3");
+  t.owner.ProcessDied(kOther, "was killed", t.now, t.actions);
+  t.Actions();
+  t.Revoked("a", false);
+  EXPECT_NE(Text(a).find("it was run 2 times (max_retries=1)"), std::string::npos);
+}
+
+TEST(Owner, AReplyThatIsNotOwedIsIgnored) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  t.Actions();
+  t.Revoked("a", false);
+  t.Grant(kOther, 8);
+  t.Actions();
+  t.Reply(kWorker, "a");
+  EXPECT_FALSE(a->resolved());
+  t.Reply(kOther, "a");
+  EXPECT_TRUE(a->resolved());
+}
+
+TEST(Owner, AnExceptionIsRetriedOnlyOnRequestAndOnlyToTheLimit) {
+  Transcript t;
+  Object* a = t.Submit("a", {}, {}, 1);
+  Object* b = t.Submit("b", {}, {}, 1);
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.Reply(kWorker, "a", ReplyKind::kTaskError);
+  EXPECT_EQ(Text(a), "error of a");
+  t.Reply(kWorker, "b", ReplyKind::kRetryableError);
+  EXPECT_EQ(t.Actions(), "push b to 2");
+  t.Reply(kWorker, "b", ReplyKind::kRetryableError);
+  EXPECT_EQ(Text(b), "error of b");
+}
+
+TEST(Owner, ARecalledLeaseIsReturnedAfterTheRunningTask) {
+  Transcript t;
+  t.Submit("a");
+  t.Submit("b");
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.owner.LeaseRecalled(LeaseId{7}, t.actions);
+  EXPECT_EQ(t.Actions(), "revoke a; revoke b");
+  t.Revoked("a", false);
+  t.Revoked("b", true);
+  EXPECT_EQ(t.Actions(), "");  // the wish of the beginning still stands for b
+  t.Reply(kWorker, "a");
+  EXPECT_EQ(t.Actions(), "return lease 7");
+}
+
+TEST(Owner, AnIdleWorkerTakesHalfOfWhatTheBusiestHasNotBegun) {
+  Transcript t;
+  for (const char* name : {"a", "b", "c", "d"}) t.Submit(name);
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.Grant(kOther, 8);
+  EXPECT_EQ(t.Actions(), "revoke d; revoke c");
+  t.Revoked("d", true);
+  t.Revoked("c", false);
+  EXPECT_EQ(t.Actions(), "push d to 3");
+}
+
+TEST(Owner, ARefusedPushWaitsForAResultOrForTick) {
+  Transcript t;
+  t.Submit("a");
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.owner.PushRefused(t.handles.at("a"), t.now, t.actions);
+  EXPECT_EQ(t.Actions(), "request 1");
+  EXPECT_NE(t.owner.NextTick(), 0);
+  t.Tick(1 * kMs);
+  EXPECT_EQ(t.Actions(), "push a to 2");
+}
+
+TEST(Owner, AGrantOnAWorkerThatIsKnownToBeDeadRenewsTheWish) {
+  Transcript t;
+  t.Drop(t.Submit("a"));
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.Reply(kWorker, "a");
+  t.Tick(100 * kMs);
+  EXPECT_EQ(t.Actions(), "return lease 7");
+  t.Submit("b");
+  EXPECT_EQ(t.Actions(), "request 1");
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  t.Grant(kWorker, 8);
+  EXPECT_EQ(t.Actions(), "request 1");
+}
+
+TEST(Owner, ARefusalFailsWhatWaitsAndIsNotForEver) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  t.Actions();
+  t.owner.LeaseRefused(0, "no worker can be started", t.actions);
+  EXPECT_EQ(Text(a), "UnschedulableError\nno worker can be started");
+  t.Actions();
+  Object* b = t.Submit("b");
+  EXPECT_EQ(t.Actions(), "request 1");
+  t.Grant(kWorker, 7);
+  EXPECT_EQ(t.Actions(), "push b to 2");
+  t.Submit("c");
+  t.owner.LeaseRefused(0, "no more", t.actions);
+  t.Actions();
+  t.Reply(kWorker, "b");
+  EXPECT_TRUE(b->resolved());
+  EXPECT_EQ(t.owner.live_tasks(), 1u);  // c goes on with the lease there is
+}
+
+TEST(Owner, AnObjectLivesAsLongAsSomebodyBorrowsIt) {
+  Transcript t;
+  Object* a = t.Put("value");
+  ObjectId id = a->id;
+  // A return may arrive before the mention that it returns.
+  t.owner.BorrowerMentioned(id, kWorker, -1, t.actions);
+  t.Drop(a);
+  EXPECT_NE(t.owner.Find(id), nullptr);
+  t.owner.BorrowerMentioned(id, kWorker, 2, t.actions);
+  EXPECT_NE(t.owner.Find(id), nullptr);
+  t.owner.BorrowerMentioned(id, kWorker, -1, t.actions);
+  EXPECT_EQ(t.owner.Find(id), nullptr);
+}
+
+TEST(Owner, ADeadBorrowerIsForgottenAlsoIfItIsMentionedLater) {
+  Transcript t;
+  Object* a = t.Put("value");
+  ObjectId id = a->id;
+  t.owner.BorrowerMentioned(id, kWorker, 1, t.actions);
+  t.Drop(a);
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  EXPECT_EQ(t.owner.Find(id), nullptr);
+  Object* b = t.Put("value");
+  ObjectId other = b->id;
+  t.owner.BorrowerMentioned(other, kWorker, 1, t.actions);
+  t.Drop(b);
+  EXPECT_EQ(t.owner.Find(other), nullptr);
+}
+
+TEST(Owner, WhatATaskTakesAlongIsMentionedAndTakenBackWithIt) {
+  Transcript t;
+  Object* borrowed = t.owner.Receive({kThird, 5}, 1);
+  t.Submit("a", {}, {borrowed});
+  t.Actions();
+  t.Grant(kWorker, 7);
+  EXPECT_EQ(t.Actions(), "mention 2 to 4; push a to 2");
+  t.Reply(kWorker, "a", ReplyKind::kHandedBack);
+  EXPECT_EQ(t.Actions(), "give back 1 of 2 to 4; mention 2 to 4; push a to 2");
+  t.Reply(kWorker, "a");
+  EXPECT_EQ(t.Actions(), "");  // the worker has taken the mention over
+  t.Drop(borrowed);
+  EXPECT_EQ(t.Actions(), "give back 1 of 1 to 4");
+}
+
+TEST(Owner, AMentionIsTakenBackAlsoForADeadWorker) {
+  Transcript t;
+  Object* borrowed = t.owner.Receive({kThird, 5}, 1);
+  t.Submit("a", {}, {borrowed});
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  t.Actions();
+  t.Revoked("a", true);
+  EXPECT_EQ(t.Actions(), "give back 1 of 2 to 4; request 1");
+}
+
+TEST(Owner, AValueIsSentToWhoAskedEvenIfNobodyWantsItAnyMore) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  ObjectId id = a->id;
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.owner.BorrowerMentioned(id, kOther, 1, t.actions);
+  t.owner.ValueAsked(id, kOther, t.actions);
+  t.owner.BorrowerMentioned(id, kOther, -1, t.actions);
+  t.Drop(a);
+  t.Reply(kWorker, "a");
+  EXPECT_NE(t.owner.Find(id), nullptr);  // until it was sent
+  EXPECT_EQ(t.Actions(), "send value to 3");
+  EXPECT_EQ(t.owner.Find(id), nullptr);
+  t.owner.ValueAsked(id, kOther, t.actions);
+  EXPECT_EQ(t.Actions(), "send loss to 3");
+}
+
+TEST(Owner, ABorrowedArgumentIsFetchedAndItsOwnersDeathFailsTheTask) {
+  Transcript t;
+  Object* borrowed = t.owner.Receive({kThird, 5}, 1);
+  Object* a = t.Submit("a", {borrowed});
+  EXPECT_EQ(t.Actions(), "fetch from 4");
+  t.owner.ProcessDied(kThird, "was killed", t.now, t.actions);
+  EXPECT_EQ(Text(a), "OwnerDiedError\nthe process that owned the object was killed");
+  t.Drop(borrowed);
+  EXPECT_EQ(t.Actions(), "");  // nobody to give it back to
+}
+
+TEST(Owner, AValueThatComesTooLateGivesBackWhatItContains) {
+  Transcript t;
+  Object* borrowed = t.owner.Receive({kThird, 5}, 1);
+  t.owner.Want(borrowed, t.actions);
+  t.Drop(borrowed);
+  EXPECT_EQ(t.Actions(), "fetch from 4; give back 1 of 1 to 4");
+  t.owner.ValueReceived({kThird, 5}, {.bytes = "late", .contained = {{kOther, 9}}}, t.actions);
+  EXPECT_EQ(t.Actions(), "give back 1 of 1 to 3");
+  EXPECT_EQ(t.owner.live_objects(), 0u);
+}
+
+TEST(Owner, ReferencesInsideAValueLiveWithIt) {
+  Transcript t;
+  Object* inner = t.Put("inner");
+  ObjectId inner_id = inner->id;
+  Object* outer = t.Put("outer", {inner});
+  t.Drop(inner);
+  EXPECT_NE(t.owner.Find(inner_id), nullptr);
+  t.owner.ValueAsked(outer->id, kWorker, t.actions);
+  EXPECT_EQ(t.Actions(), "send value to 2");
+  t.Drop(outer);
+  EXPECT_NE(t.owner.Find(inner_id), nullptr);  // 2 was mentioned for it
+  t.owner.BorrowerMentioned(inner_id, kWorker, -1, t.actions);
+  EXPECT_EQ(t.owner.Find(inner_id), nullptr);
+}
+
+TEST(Owner, StoredMemoryIsFreedOnce) {
+  Transcript t;
+  Object* a = t.owner.NewOwned();
+  t.owner.Resolve(a, ValueKind::kStored, {}, Location{SegmentId{1}, 64, 1000, 1}, {}, t.actions);
+  t.Drop(a);
+  EXPECT_EQ(t.Actions(), "free at 64");
+  t.owner.Consider(a, t.actions);
+  EXPECT_EQ(t.Actions(), "");
+}
+
+}  // namespace
+}  // namespace weft::core
