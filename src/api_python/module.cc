@@ -351,27 +351,31 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
   Owned done(PyList_New(wanted)), rest(PyList_New(count - wanted));
   if (!done || !rest) return nullptr;
   Py_ssize_t at_done = 0, at_rest = 0;
+  // What the loop needs in locals: it runs for every reference of every call, and is compared with copying the list.
+  PyTypeObject* const ref_type = g_ref_type;
+  const uint32_t epoch = g_epoch;
+  PyObject** const rest_items = reinterpret_cast<PyListObject*>(rest.get())->ob_item;
   for (Py_ssize_t i = 0; i < count; ++i) {
     PyObject* item = items[i];
-    if (!IsRef(item)) {
+    auto* ref = reinterpret_cast<RefObject*>(item);
+    if (Py_TYPE(item) != ref_type) {
       PyErr_Format(PyExc_TypeError, "wait() expects ObjectRefs; item %zd of the list is a %.100s", i,
                    Py_TYPE(item)->tp_name);
       return nullptr;
     }
-    auto* ref = reinterpret_cast<RefObject*>(item);
-    if (ref->epoch != g_epoch) return ObjectOf(item), nullptr;
+    if (ref->epoch != epoch) return ObjectOf(item), nullptr;
     if (ref->stamp == stamp) {
       PyErr_Format(PyExc_ValueError, "wait() was given the same reference twice (item %zd)", i);
       return nullptr;
     }
     ref->stamp = stamp;
-    aliases = aliases || ref->alias;
+    aliases |= ref->alias;
     if (at_done < wanted && ref->object->resolved()) {
       Py_INCREF(item);
       PyList_SET_ITEM(done.get(), at_done++, item);
     } else if (at_rest < count - wanted) {
       Py_INCREF(item);
-      PyList_SET_ITEM(rest.get(), at_rest++, item);
+      rest_items[at_rest++] = item;
     }
   }
   if (aliases) {

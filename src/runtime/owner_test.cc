@@ -57,9 +57,7 @@ class Transcript {
     if (kind == ReplyKind::kValues) values.push_back({.bytes = bytes, .contained = std::move(contained)});
     owner.Replied(worker, handles.at(name), kind, error, values, now, actions);
   }
-  void Revoked(const std::string& name, bool revoked) {
-    owner.RevokeResolved(handles.at(name), revoked, now, actions);
-  }
+  void Revoked(const std::string& name, bool revoked) { owner.RevokeResolved(handles.at(name), revoked, now, actions); }
   void Tick(int64_t later_ns) {
     now += later_ns;
     owner.Tick(now, actions);
@@ -97,7 +95,10 @@ class Transcript {
           text.append("mention ").append(process(action.process)).append(" to ").append(process(action.id.owner));
           break;
         case ActionKind::kGiveBack:
-          text.append("give back ").append(std::to_string(action.number)).append(" of ").append(process(action.process));
+          text.append("give back ")
+              .append(std::to_string(action.number))
+              .append(" of ")
+              .append(process(action.process));
           text.append(" to ").append(process(action.id.owner));
           break;
         case ActionKind::kFetch:

@@ -134,7 +134,8 @@ std::string SimulatedProcess::Describe() {
           ", ready " + std::to_string(owner.ready_tasks()) + ", inbox " + std::to_string(inbox.size()) + ", globals " +
           std::to_string(globals_.size()) + (blocked ? ", blocked" : "") + (doomed ? ", doomed" : "") +
           (drain_at_ns_ >= 0 ? ", drains at " + std::to_string(drain_at_ns_) : "") +
-          (paused_until_ns > world.now() ? ", paused" : "") + (buried ? ", buried" : "") + (exit_asked ? ", asked to exit" : "");
+          (paused_until_ns > world.now() ? ", paused" : "") + (buried ? ", buried" : "") +
+          (exit_asked ? ", asked to exit" : "");
   if (body_) {
     text +=
         ", runs " + std::to_string(body_->task.instance) + " with " + std::to_string(body_->steps_left) + " steps left";
@@ -717,7 +718,8 @@ bool SimulatedProcess::SendReplies() {
     if (!known_dead_.contains(channel.submitter)) {
       if (channel.replies.size() >= channel.reply_room) {
         world.coverage.Met(pending.reply.happening(), FaultKind::kFull);
-        if (SimulatedProcess* receiver = world.Find(channel.submitter); receiver->alive) receiver->WakeDrain(world.Delay());
+        if (SimulatedProcess* receiver = world.Find(channel.submitter); receiver->alive)
+          receiver->WakeDrain(world.Delay());
         return false;
       }
       if (of_body) CrashIf(CrashPoint::kBeforeReply);
