@@ -320,11 +320,8 @@ void Owner::Announce(Object* object, Actions& out) {
     bool failed = object->value.kind() == ValueKind::kTaskError || object->value.kind() == ValueKind::kSystemError;
     for (size_t i = 0; i < dependents->size(); ++i) {
       Task* task = (*dependents)[i];
-      // The same task is listed twice if it takes the object twice: look at it once.
-      if (std::find(dependents->begin(), dependents->begin() + static_cast<ptrdiff_t>(i), task) !=
-          dependents->begin() + static_cast<ptrdiff_t>(i)) {
-        continue;
-      }
+      // A task that takes the object twice is listed twice, in a row: look at it once.
+      if (i > 0 && (*dependents)[i - 1] == task) continue;
       if (task->state != TaskState::kWaiting) continue;  // pushed behind its producer
       if (failed) {
         Retry(task, out);
