@@ -311,7 +311,7 @@ void NodeDaemon::Handle(Process& process, Blocked&) {
 }
 
 void NodeDaemon::HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd) {
-  Status status = segments_.Adopt(SegmentId{process.id.value}, OwnedFd(fd.Release()), message.size);
+  Status status = segments_.Adopt(SegmentId{process.id.value}, UniqueFd(fd.Release()), message.size);
   if (!status.ok()) Refuse(process, "offered a segment that cannot be kept: " + status.error().message);
 }
 

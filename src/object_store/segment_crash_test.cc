@@ -52,7 +52,7 @@ void SendDescriptor(int socket, int fd) {
   if (sendmsg(socket, &message, 0) != 1) _exit(10);
 }
 
-OwnedFd ReceiveDescriptor(int socket) {
+UniqueFd ReceiveDescriptor(int socket) {
   char byte;
   iovec data{&byte, 1};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
@@ -61,10 +61,10 @@ OwnedFd ReceiveDescriptor(int socket) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1 || CMSG_FIRSTHDR(&message) == nullptr) return OwnedFd();
+  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != 1 || CMSG_FIRSTHDR(&message) == nullptr) return UniqueFd();
   int fd;
   std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
-  return OwnedFd(fd);
+  return UniqueFd(fd);
 }
 
 // Objects come and go so that entries and ranges are used again, and pages are punched for a later object.
@@ -116,11 +116,11 @@ TEST(SegmentCrashTest, ADeadWriterLeavesOnlyWholeEntries) {
     std::memset(static_cast<void*>(progress), 0, sizeof *progress);
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
-    OwnedFd ours(ends[0]), theirs(ends[1]);
+    UniqueFd ours(ends[0]), theirs(ends[1]);
     steps_until_crash = step;
     pid_t child = fork();
     if (child == 0) RunChild(theirs.get(), *progress);
-    OwnedFd fd = ReceiveDescriptor(ours.get());
+    UniqueFd fd = ReceiveDescriptor(ours.get());
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
     bool finished = WIFEXITED(status) && WEXITSTATUS(status) == 0;

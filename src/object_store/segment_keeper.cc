@@ -17,7 +17,7 @@ uint64_t EndOf(const SegmentLayout& layout, const Location& location) {
 
 }  // namespace
 
-Status SegmentKeeper::Adopt(SegmentId segment, OwnedFd fd, uint64_t claimed_size) {
+Status SegmentKeeper::Adopt(SegmentId segment, UniqueFd fd, uint64_t claimed_size) {
   std::string whose = "the segment of process " + std::to_string(segment.value);
   if (segments_.count(segment) != 0) return Error{ErrorKind::kInvalid, whose + " was announced twice"};
   auto facts = InspectSharedMemory(fd.get());
@@ -36,7 +36,7 @@ Status SegmentKeeper::Adopt(SegmentId segment, OwnedFd fd, uint64_t claimed_size
   return {};
 }
 
-Result<OwnedFd> SegmentKeeper::OpenReadOnly(SegmentId segment) const {
+Result<UniqueFd> SegmentKeeper::OpenReadOnly(SegmentId segment) const {
   auto it = segments_.find(segment);
   if (it == segments_.end()) {
     return Error{ErrorKind::kGone, "there is no segment of process " + std::to_string(segment.value)};

@@ -28,10 +28,10 @@ class SegmentKeeper {
  public:
   // A writer announced its segment with a read-write descriptor. Refuses what is not a segment of that writer: wrong
   // kind, size, seals or header, or a second one.
-  Status Adopt(SegmentId segment, OwnedFd fd, uint64_t claimed_size);
+  Status Adopt(SegmentId segment, UniqueFd fd, uint64_t claimed_size);
 
   // A descriptor for a reader. kGone if there is no such segment.
-  Result<OwnedFd> OpenReadOnly(SegmentId segment) const;
+  Result<UniqueFd> OpenReadOnly(SegmentId segment) const;
   uint64_t SizeOf(SegmentId segment) const;  // 0 if there is no such segment
 
   // What a dead writer left. An object with a broken entry does not count; overlapping entries neither, except the
@@ -54,7 +54,7 @@ class SegmentKeeper {
  private:
   struct Segment {
     SegmentLayout layout;
-    OwnedFd fd;
+    UniqueFd fd;
     bool writer_died = false;
     // Of a dead writer: offset to end of every sealed object, page or cache line rounding included.
     std::map<uint64_t, uint64_t> sealed;

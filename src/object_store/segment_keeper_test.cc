@@ -35,7 +35,7 @@ struct KeeperTest : testing::Test {
     }
     return made->location;
   }
-  OwnedFd Duplicate() { return OwnedFd(dup(fd)); }
+  UniqueFd Duplicate() { return UniqueFd(dup(fd)); }
   Status Adopt() { return keeper.Adopt(kSegment, Duplicate(), kSize); }
 
   std::unique_ptr<SegmentWriter> writer = std::make_unique<SegmentWriter>();
@@ -124,19 +124,19 @@ TEST_F(KeeperTest, SmallObjectsShareAPageUntilTheLastOfItGoes) {
 }
 
 TEST_F(KeeperTest, WhatIsNoSegmentIsRefused) {
-  EXPECT_FALSE(keeper.Adopt(kSegment, OwnedFd(), kSize).ok());
+  EXPECT_FALSE(keeper.Adopt(kSegment, UniqueFd(), kSize).ok());
   EXPECT_FALSE(keeper.Adopt(kSegment, Duplicate(), kSize * 2).ok());
   EXPECT_FALSE(keeper.Adopt(kSegment, Duplicate(), 0).ok());
   EXPECT_FALSE(keeper.Adopt(SegmentId{8}, Duplicate(), kSize).ok()) << "another writer's";
   EXPECT_FALSE(keeper.Adopt(kSegment, std::move(*ReopenReadOnly(fd)), kSize).ok()) << "cannot be punched";
   EXPECT_FALSE(keeper.Adopt(kSegment, std::move(*CreateSharedMemory("x", kSize)), kSize).ok()) << "no header";
-  OwnedFd unsealed(memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd unsealed(memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(unsealed.get(), kSize), 0);
   EXPECT_FALSE(keeper.Adopt(kSegment, std::move(unsealed), kSize).ok());
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  OwnedFd other_end(ends[1]);
-  EXPECT_FALSE(keeper.Adopt(kSegment, OwnedFd(ends[0]), kSize).ok());
+  UniqueFd other_end(ends[1]);
+  EXPECT_FALSE(keeper.Adopt(kSegment, UniqueFd(ends[0]), kSize).ok());
   EXPECT_TRUE(Adopt().ok());
   EXPECT_FALSE(Adopt().ok()) << "twice";
   EXPECT_EQ(keeper.segment_count(), 1u);

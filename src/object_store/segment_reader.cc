@@ -5,7 +5,7 @@
 
 namespace weft::core {
 
-Status SegmentReader::Open(SegmentId segment, OwnedFd fd) {
+Status SegmentReader::Open(SegmentId segment, UniqueFd fd) {
   {
     std::lock_guard lock(mutex_);
     auto it = segments_.find(segment);

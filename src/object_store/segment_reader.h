@@ -23,7 +23,7 @@ class SegmentReader {
  public:
   // Maps a segment; the descriptor is closed in any case (a thousand segments must not use up `ulimit -n`).
   // Refuses what is not a sealed segment of this writer. Opening one that is mapped already changes nothing.
-  Status Open(SegmentId segment, OwnedFd fd);
+  Status Open(SegmentId segment, UniqueFd fd);
   bool IsOpen(SegmentId segment) const;
 
   // The bytes of a sealed object, and one view of its segment. The caller has pinned the object before.

@@ -31,7 +31,7 @@ struct ReaderTest : testing::Test {
     EXPECT_TRUE(writer.Seal(made->location));
     return made->location;
   }
-  OwnedFd ReadOnlyFd() { return std::move(*ReopenReadOnly(fd)); }
+  UniqueFd ReadOnlyFd() { return std::move(*ReopenReadOnly(fd)); }
 
   SegmentWriter writer;
   SegmentReader reader;
@@ -98,12 +98,12 @@ TEST_F(ReaderTest, ASegmentWithViewsIsUnmappedWithTheLast) {
 
 TEST_F(ReaderTest, WhatIsNoSegmentIsRefused) {
   EXPECT_FALSE(reader.Open(SegmentId{8}, ReadOnlyFd()).ok()) << "another writer's";
-  EXPECT_FALSE(reader.Open(kSegment, OwnedFd()).ok());
+  EXPECT_FALSE(reader.Open(kSegment, UniqueFd()).ok());
   EXPECT_FALSE(reader.Open(kSegment, std::move(*CreateSharedMemory("x", kSize))).ok()) << "no header";
   EXPECT_FALSE(reader.Open(kSegment, std::move(*CreateSharedMemory("x", 4096))).ok());
   EXPECT_FALSE(reader.Open(kSegment, std::move(*CreateSharedMemory("x", 0))).ok());
   // A right header in a file that could still shrink under our feet.
-  OwnedFd unsealed(memfd_create("x", MFD_CLOEXEC));
+  UniqueFd unsealed(memfd_create("x", MFD_CLOEXEC));
   ASSERT_EQ(ftruncate(unsealed.get(), kSize), 0);
   SegmentHeader header = SegmentLayout::ForSize(kSize)->HeaderFor(kWriter);
   ASSERT_TRUE(WriteShared(unsealed.get(), 0, &header, sizeof header).ok());

@@ -128,7 +128,7 @@ class SegmentWriter {
   std::atomic<bool> created_{false};
   SegmentId segment_;
   SegmentLayout layout_;
-  OwnedFd fd_;
+  UniqueFd fd_;
   SharedMapping mapping_;
   SharedMapping read_only_;
   void (*crash_point_)(const char*) = nullptr;

@@ -36,11 +36,6 @@ constexpr uint64_t kPopulateChunkBytes = 4u << 20;
 
 }  // namespace
 
-void OwnedFd::Reset(int fd) {
-  if (fd_ >= 0) close(fd_);
-  fd_ = fd;
-}
-
 Result<SharedMapping> SharedMapping::Map(int fd, uint64_t size, Access access) {
   int protection = access == Access::kReadWrite ? PROT_READ | PROT_WRITE : PROT_READ;
   void* address = mmap(nullptr, size, protection, MAP_SHARED | MAP_NORESERVE, fd, 0);
@@ -60,7 +55,7 @@ void SharedMapping::Reset() {
   size_ = 0;
 }
 
-Result<OwnedFd> CreateSharedMemory(const char* name, uint64_t size) {
+Result<UniqueFd> CreateSharedMemory(const char* name, uint64_t size) {
   if (sysconf(_SC_PAGESIZE) != static_cast<long>(kPageBytes)) {
     return Error{ErrorKind::kUnavailable, "the object store needs memory pages of 4096 bytes"};
   }
@@ -73,7 +68,7 @@ Result<OwnedFd> CreateSharedMemory(const char* name, uint64_t size) {
   int raw = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   if (raw < 0 && errno == EINVAL) raw = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (raw < 0) return SystemError("cannot create shared memory");
-  OwnedFd fd(raw);
+  UniqueFd fd(raw);
   if (fchmod(raw, 0600) != 0) return SystemError("cannot protect shared memory");
   if (ftruncate(raw, static_cast<off_t>(size)) != 0) return SystemError("cannot size shared memory");
   if (fcntl(raw, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
@@ -82,9 +77,9 @@ Result<OwnedFd> CreateSharedMemory(const char* name, uint64_t size) {
   return fd;
 }
 
-Result<OwnedFd> ReopenReadOnly(int fd) {
+Result<UniqueFd> ReopenReadOnly(int fd) {
   std::string path = "/proc/self/fd/" + std::to_string(fd);
-  OwnedFd reopened(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  UniqueFd reopened(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!reopened) return SystemError("cannot reopen shared memory read-only (is /proc mounted?)");
   return reopened;
 }

@@ -8,32 +8,11 @@
 #include <utility>
 
 #include "base/result.h"
+#include "os/fd.h"
 
 namespace weft::core {
 
 inline constexpr uint64_t kPageBytes = 4096;  // what we count in; a system with larger pages is refused by Create
-
-// A descriptor that is closed with its holder.
-class OwnedFd {
- public:
-  OwnedFd() = default;
-  explicit OwnedFd(int fd) : fd_(fd) {}
-  OwnedFd(OwnedFd&& other) noexcept : fd_(other.Release()) {}
-  OwnedFd& operator=(OwnedFd&& other) noexcept {
-    Reset(other.Release());
-    return *this;
-  }
-  OwnedFd(const OwnedFd&) = delete;
-  OwnedFd& operator=(const OwnedFd&) = delete;
-  ~OwnedFd() { Reset(-1); }
-  int get() const { return fd_; }
-  int Release() { return std::exchange(fd_, -1); }
-  void Reset(int fd);
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 enum class Access { kReadOnly, kReadWrite };
 
@@ -63,10 +42,10 @@ class SharedMapping {
 };
 
 // A sparse memfd of this size: mode 0600, not executable, sealed against growing, shrinking and further seals.
-Result<OwnedFd> CreateSharedMemory(const char* name, uint64_t size);
+Result<UniqueFd> CreateSharedMemory(const char* name, uint64_t size);
 
 // A second descriptor of the same file through which it can only be read.
-Result<OwnedFd> ReopenReadOnly(int fd);
+Result<UniqueFd> ReopenReadOnly(int fd);
 
 struct SharedMemoryFacts {
   uint64_t size = 0;

@@ -82,12 +82,12 @@ TEST(SharedMemoryTest, PopulatedPagesAreFoundWithoutTouchingHoles) {
 TEST(SharedMemoryTest, OtherDescriptorsAreNotSharedMemory) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  OwnedFd read_end(ends[0]), write_end(ends[1]);
+  UniqueFd read_end(ends[0]), write_end(ends[1]);
   EXPECT_FALSE(InspectSharedMemory(read_end.get()).ok());
   EXPECT_FALSE(InspectSharedMemory(-1).ok());
-  OwnedFd null(open("/dev/null", O_RDWR));
+  UniqueFd null(open("/dev/null", O_RDWR));
   EXPECT_FALSE(InspectSharedMemory(null.get()).ok());
-  OwnedFd unsealed(memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  UniqueFd unsealed(memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_TRUE(InspectSharedMemory(unsealed.get()).ok());
   EXPECT_FALSE(InspectSharedMemory(unsealed.get())->sealed);
 }

@@ -92,7 +92,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     owner_->ProcessDied(m->process, how, CoarseNowNs(), actions_);
   } else if (auto* m = std::get_if<SegmentOpened>(&message)) {
     uint8_t& state = segment_states_[m->segment];
-    if (fds.size() == 1 && reader_.Open(m->segment, OwnedFd(fds[0].Release())).ok()) {
+    if (fds.size() == 1 && reader_.Open(m->segment, std::move(fds[0])).ok()) {
       state = 2;
     } else {
       state = 3;

@@ -258,7 +258,7 @@ def test_workers_see_the_drivers_surroundings():
 
     path, cwd, argv, executable, environment = weft.get(look.remote())
     # What was on the path when the session began, in its order; other tests may have added to it since.
-    mine = [os.path.abspath(entry) for entry in sys.path]
+    mine = list(dict.fromkeys(os.path.abspath(entry) for entry in sys.path))
     assert os.path.dirname(os.path.abspath(__file__)) in path
     assert [entry for entry in mine if entry in path] == [entry for entry in path if entry in mine]
     assert cwd == os.getcwd()
