@@ -304,7 +304,6 @@ class Owner {
     TaskList ready;
     std::vector<int32_t> workers;  // leased now
     uint32_t wished = 0;           // asked for and not granted
-    uint32_t leases = 0;
     uint32_t revoking = 0;
     bool dirty = false;
     int64_t quiet_since_ns = 0;  // nothing to run since

@@ -73,7 +73,7 @@ struct RuntimeEvent {
   void* cookie = nullptr;
 };
 
-// Why the session cannot go on, if it cannot.
+// Counters, for tests and figures.
 struct RuntimeStats {
   size_t live_tasks = 0, live_objects = 0, ready_tasks = 0, leased_workers = 0;
   uint64_t tasks_submitted = 0, replies = 0, background_wakeups = 0, revoked = 0, handed_back = 0, messages_sent = 0;
@@ -144,8 +144,6 @@ class Runtime {
   struct Peer {
     ProcessId process;
     std::unique_ptr<RingChannel> channel;
-    uint32_t slot = 0;
-    bool submitter = false;  // we push, it replies
     bool dead = false;
     std::vector<bool> defined;  // by template number: sent on this channel
     bool to_notify = false;     // is in to_notify_

@@ -60,8 +60,6 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     auto peer = std::make_unique<Peer>();
     peer->process = m->peer;
     peer->channel = std::move(*channel);
-    peer->slot = m->own_slot;
-    peer->submitter = m->first_side != 0;
     if (m->first_side != 0) {
       workers_[m->peer] = std::move(peer);
     } else {
