@@ -61,7 +61,7 @@ void Fields(V& v, ChannelOpened& m) {
 }
 template <class V>
 void Fields(V& v, LeaseGranted& m) {
-  v(m.shape, m.lease, m.worker);
+  v(m.shape, m.lease, m.worker, m.gpus);
 }
 template <class V>
 void Fields(V& v, LeaseRecalled& m) {
@@ -102,6 +102,51 @@ void Fields(V& v, LeaseRefused& m) {
 template <class V>
 void Fields(V& v, Exit& m) {
   v(m.now);
+}
+template <class V>
+void Fields(V& v, CreateActor& m) {
+  v(m.request, m.actor, m.to_place, m.to_hold, m.max_restarts, m.detached, m.get_if_exists, m.depth, m.name,
+    m.name_space, m.class_name, m.metadata);
+}
+template <class V>
+void Fields(V& v, LookupActor& m) {
+  v(m.request, m.name, m.name_space);
+}
+template <class V>
+void Fields(V& v, ListActors& m) {
+  v(m.request, m.all, m.name_space);
+}
+template <class V>
+void Fields(V& v, WatchActor& m) {
+  v(m.actor);
+}
+template <class V>
+void Fields(V& v, ReleaseActor& m) {
+  v(m.actor);
+}
+template <class V>
+void Fields(V& v, KillActor& m) {
+  v(m.actor, m.no_restart);
+}
+template <class V>
+void Fields(V& v, ActorConstructed& m) {
+  v(m.actor, m.ok, m.error);
+}
+template <class V>
+void Fields(V& v, ActorExiting& m) {
+  v(m.actor);
+}
+template <class V>
+void Fields(V& v, ActorAnswer& m) {
+  v(m.request, m.actor, m.metadata, m.error);
+}
+template <class V>
+void Fields(V& v, ActorList& m) {
+  v(m.request, m.actors);
+}
+template <class V>
+void Fields(V& v, ActorChanged& m) {
+  v(m.actor, m.state, m.incarnation, m.worker, m.gpus, m.why, m.error);
 }
 
 struct Writing {

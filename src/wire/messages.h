@@ -76,6 +76,50 @@ struct FreeObjects {  // the owner no longer needs these; the daemon tells the w
 };
 struct Farewell {};  // the driver ends the session in order
 
+// An actor is named by the id of its handle object, which its creator owns.
+struct CreateActor {
+  uint64_t request = 0;  // answered by ActorAnswer; 0: no answer is wanted
+  ObjectId actor;
+  ResourceAmounts to_place;  // while its constructor runs
+  ResourceAmounts to_hold;   // from then on
+  int32_t max_restarts = 0;  // -1: for ever
+  uint8_t detached = 0;
+  uint8_t get_if_exists = 0;
+  uint32_t depth = 0;
+  std::string name;  // empty: none
+  std::string name_space;
+  std::string class_name;
+  std::string metadata;  // what a front end needs to make a handle; opaque here
+};
+struct LookupActor {  // answered by ActorAnswer
+  uint64_t request = 0;
+  std::string name;
+  std::string name_space;
+};
+struct ListActors {  // the named ones; answered by ActorList
+  uint64_t request = 0;
+  uint8_t all = 0;  // of every namespace
+  std::string name_space;
+};
+struct WatchActor {  // answered by ActorChanged, and again after each change
+  ObjectId actor;
+};
+struct ReleaseActor {  // from its creator: no handle is left and no call is pending
+  ObjectId actor;
+};
+struct KillActor {
+  ObjectId actor;
+  uint8_t no_restart = 1;
+};
+struct ActorConstructed {  // from its worker
+  ObjectId actor;
+  uint8_t ok = 0;
+  std::string error;  // the constructor's exception, as the front end packed it
+};
+struct ActorExiting {  // from its worker: it ends itself, on purpose
+  ObjectId actor;
+};
+
 // ---- from the daemon to a process -------------------------------------------------------------------------------
 
 struct Welcome {  // with one descriptor: the process's own doorbell page
@@ -91,10 +135,14 @@ struct ChannelOpened {  // with two descriptors: the channel's memory and the pe
   uint32_t peer_slot = 0;  // bit in the peer's
   uint8_t first_side = 0;  // 1 for the submitter, which uses the first ring to send
 };
+// GPUs by number, with the amount of each.
+using AssignedGpus = std::vector<std::pair<uint32_t, int64_t>>;
+
 struct LeaseGranted {
   ResourceAmounts shape;
   LeaseId lease;
   ProcessId worker;
+  AssignedGpus gpus;
 };
 struct LeaseRecalled {  // wanted elsewhere: give it back after the running task
   LeaseId lease;
@@ -137,10 +185,39 @@ struct Exit {       // leave in order
   uint8_t now = 0;  // 0: when nobody borrows what you own; 1: after the running task, the session ends
 };
 
-using Message = std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked,
-                             SegmentCreated, OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell,
-                             Welcome, ChannelOpened, LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened,
-                             MemoryReserved, TrimMemory, Routed, ObjectsFreed, WorkerOutput, LeaseRefused, Exit>;
+enum class ActorState : uint8_t {
+  kPending = 1,   // no worker yet
+  kStarting = 2,  // its constructor runs, or will
+  kAlive = 3,
+  kRestarting = 4,  // its worker died; another one is awaited
+  kDead = 5,
+};
+struct ActorAnswer {
+  uint64_t request = 0;
+  ObjectId actor;
+  std::string metadata;
+  std::string error;  // empty: none
+};
+struct ActorList {
+  uint64_t request = 0;
+  std::vector<std::pair<std::string, std::string>> actors;  // namespace, name
+};
+struct ActorChanged {  // the channel to the worker was opened before
+  ObjectId actor;
+  uint8_t state = 0;  // ActorState
+  uint32_t incarnation = 0;
+  ProcessId worker;
+  AssignedGpus gpus;  // for its creator
+  std::string why;    // kRestarting, kDead
+  std::string error;  // kDead: the constructor's exception, if it was that
+};
+
+using Message =
+    std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
+                 OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened,
+                 LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed,
+                 ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
+                 ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);
