@@ -157,6 +157,17 @@ def test_misuse_of_an_actor_class():
         weft.method(num_returns=2)(Plain)
 
 
+def test_abstract_classes_are_refused_at_once():
+    import abc
+
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        def work(self): ...
+
+    with pytest.raises(TypeError, match="abstract.*work"):
+        weft.remote(Abstract).remote()
+
+
 def test_parameters_of_methods():
     class Many:
         def none(self): ...
