@@ -15,6 +15,7 @@ from __future__ import annotations
 # import more than the interpreter has loaded already. What needs more imports it where it is used.
 from . import exceptions
 from ._api import Context, empty, init, is_initialized, shutdown
+from ._completion import as_completed, map_unordered
 from ._core import ObjectRef, RemoteFunction, get, put, wait
 from ._remote_function import remote
 from .exceptions import (
@@ -72,13 +73,21 @@ __all__ = [
     "WeftError",
     "WorkerCrashedError",
     "__version__",
+    "as_completed",
     "empty",
     "exceptions",
     "get",
     "init",
     "is_initialized",
+    "map_unordered",
     "put",
     "remote",
     "shutdown",
     "wait",
 ]
+
+
+def __getattr__(name: str):
+    if name == "util":
+        return __import__("weft.util").util  # on first use: it imports more than a program needs to start
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
