@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 
 #include "api_python/buffers.h"
 #include "base/bytes.h"
@@ -763,7 +764,7 @@ bool EncodeArgument(PyObject* value, EncodedCall& out, const char* function) {
   // The ids of references inside travel beside the arguments once more.
   size_t known = out.contained.size();
   if (out.bytes.size() + known * sizeof(ObjectId) < core::kMaxInlineBytesPerFrame &&
-      EncodeNative(value, out.bytes, out.contained, core::kMaxInlineBytes)) {
+      EncodeNative(value, out.bytes, out.contained, out.inline_references ? core::kMaxInlineBytes : 0)) {
     for (size_t i = known; i < out.contained.size(); ++i) {
       Runtime::AddReference(out.contained[i]);
       out.owned.push_back(out.contained[i]);
@@ -799,6 +800,27 @@ bool EncodeArgument(PyObject* value, EncodedCall& out, const char* function) {
 }
 
 }  // namespace
+
+namespace {
+
+thread_local std::deque<EncodedCall> t_calls;  // in use: the first t_calls_used
+thread_local size_t t_calls_used = 0;
+
+EncodedCall& NextCall() {
+  if (t_calls_used == t_calls.size()) t_calls.emplace_back();
+  return t_calls[t_calls_used++];
+}
+
+}  // namespace
+
+ScratchCall::ScratchCall() : call_(NextCall()) {
+  call_.inline_references = false;
+  call_.bytes.clear();
+  call_.dependencies.clear();
+  call_.contained.clear();
+  call_.owned.clear();
+}
+ScratchCall::~ScratchCall() { --t_calls_used; }
 
 bool EncodeCall(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, EncodedCall& out, const char* function) {
   Py_ssize_t num_keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;

@@ -35,10 +35,24 @@ PyObject* DecodeValue(std::string_view bytes, bool stored, Object* object);
 
 // Encodes the arguments of a call. Dependencies and contained references come with one local reference each.
 struct EncodedCall {
+  bool inline_references = false;  // set by a caller that submits `contained`; else such arguments become dependencies
   std::string bytes;
   std::vector<Object*> dependencies;
   std::vector<Object*> contained;  // references inside the arguments
   std::vector<Object*> owned;      // among both: to be dropped after submission
+};
+// One to encode into, whose memory is used again. Encoding may run Python (__reduce__), and that may call remote
+// functions: each call under way on a thread has its own.
+class ScratchCall {
+ public:
+  ScratchCall();
+  ~ScratchCall();
+  ScratchCall(const ScratchCall&) = delete;
+  EncodedCall* operator->() { return &call_; }
+  EncodedCall& operator*() { return call_; }
+
+ private:
+  EncodedCall& call_;
 };
 bool EncodeCall(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, EncodedCall& out, const char* function);
 

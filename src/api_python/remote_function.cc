@@ -170,11 +170,9 @@ PyObject* Remote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   if (f->epoch != g_epoch && !Prepare(f, runtime)) return nullptr;
   const core::TaskTemplate* what = f->what;
 
-  static thread_local EncodedCall call;
-  call.bytes.clear();
-  call.dependencies.clear();
-  call.contained.clear();
-  call.owned.clear();
+  ScratchCall scratch;
+  EncodedCall& call = *scratch;
+  call.inline_references = true;
   bool encoded = EncodeCall(args, nargs, kwnames, call, what->name.c_str());
   PyObject* result = nullptr;
   if (encoded) {

@@ -206,3 +206,24 @@ def test_sets_keep_type_and_identity():
         assert [type(item) for item in again] == [type(item) for item in value]
         assert again[0] is again[1]["x"] and again[0] in again[2]
         again[2].add(1)  # a set of its own
+
+
+class Submits:
+    """Calls a remote function while it is being pickled."""
+
+    def __init__(self, ref):
+        self.ref = ref
+
+    def __reduce__(self):
+        return int, (weft.get(identity.remote([self.ref, 5]))[1],)
+
+
+def test_a_call_inside_the_encoding_of_a_call():
+    @weft.remote
+    def collect(*args, **named):
+        return args, named
+
+    ref = weft.put(1)
+    args, named = weft.get(collect.remote("first", [ref], Submits(ref), "last", key=Submits(ref), ref=[ref]))
+    assert args == ("first", [ref], 5, "last")
+    assert named == {"key": 5, "ref": [ref]}
