@@ -12,6 +12,8 @@ thread_local Contained* t_contained = nullptr;
 thread_local Held* t_held = nullptr;
 uint32_t g_stamp = 0;
 
+constexpr ptrdiff_t kMostSkipped = 4;  // entries of a value's list that Held::Next passes over in search
+
 void Dealloc(PyObject* self) {
   auto* ref = reinterpret_cast<RefObject*>(self);
   if (ref->weak_references) PyObject_ClearWeakRefs(self);
@@ -55,7 +57,7 @@ PyObject* Compare(PyObject* left, PyObject* right, int operation) {
 PyObject* Reduce(PyObject* self, PyObject*) {
   Object* object = ObjectOf(self);
   if (!object) return nullptr;
-  if (!t_contained) {
+  if (!NoteContained(object)) {
     PyErr_SetString(
         PyExc_TypeError,
         "an ObjectRef can only be pickled by weft itself (as part of a value that is put, passed to a task "
@@ -63,8 +65,6 @@ PyObject* Reduce(PyObject* self, PyObject*) {
         "pickle that instead");
     return nullptr;
   }
-  Runtime::AddReference(object);
-  t_contained->objects.push_back(object);
   PyObject* restore = Callback("weft._core", "_restore_reference");
   if (!restore) return nullptr;
   return Py_BuildValue("O(KK)", restore, static_cast<unsigned long long>(object->id.owner.value),
@@ -130,8 +130,14 @@ Held::~Held() { t_held = outer_; }
 Held* Held::Current() { return t_held; }
 
 Object* Held::Next(ObjectId id) {
-  if (at_ == end_ || (*at_)->id != id) return nullptr;
-  Object* object = *at_++;
+  // Handles of actors are in the list as well, and are found otherwise.
+  Object* const* at = at_;
+  while (at != end_ && (*at)->id != id) {
+    if (++at - at_ > kMostSkipped) return nullptr;
+  }
+  if (at == end_) return nullptr;
+  Object* object = *at;
+  at_ = at + 1;
   Runtime::AddReference(object);
   return object;
 }
@@ -143,6 +149,13 @@ Contained::~Contained() {
   for (Object* object : objects) {
     if (g_runtime) g_runtime->DropReference(object);
   }
+}
+
+bool NoteContained(Object* object) {
+  if (!t_contained) return false;
+  Runtime::AddReference(object);
+  t_contained->objects.push_back(object);
+  return true;
 }
 
 bool InitRefType(PyObject* module) {

@@ -53,4 +53,7 @@ class Held {
   Held* outer_;
 };
 
+// An object that is part of the value being encoded on this thread; false if none is.
+bool NoteContained(Object* object);
+
 }  // namespace weft::python
