@@ -16,6 +16,7 @@ from __future__ import annotations
 from . import exceptions
 from ._actor import ActorClass, cancel, exit_actor, get_actor, kill, list_named_actors, method
 from ._api import Context, empty, init, is_initialized, shutdown
+from ._completion import as_completed, map_unordered
 from ._core import ObjectRef, RemoteFunction, get, put, wait
 from ._remote_function import remote
 from ._runtime_context import (
@@ -83,6 +84,7 @@ __all__ = [
     "WeftError",
     "WorkerCrashedError",
     "__version__",
+    "as_completed",
     "available_resources",
     "cancel",
     "cluster_resources",
@@ -97,6 +99,7 @@ __all__ = [
     "is_initialized",
     "kill",
     "list_named_actors",
+    "map_unordered",
     "method",
     "nodes",
     "put",
@@ -104,3 +107,9 @@ __all__ = [
     "shutdown",
     "wait",
 ]
+
+
+def __getattr__(name: str):
+    if name == "util":
+        return __import__("weft.util").util  # on first use: it imports more than a program needs to start
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")

@@ -1,6 +1,6 @@
 # The C++ extension as the Python layer sees it: the contract. tests/python/test_surface.py compares it with the
 # extension, so that neither changes without the other.
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
 from typing import Any, Generic, NoReturn, TypeVar, final, overload
 
@@ -40,6 +40,15 @@ class RemoteFunction(Generic[_P, _R]):
     def remote(self, *args: Any, **kwargs: Any) -> Any: ...  # references in place of values, several returns
     def options(self, **options: Any) -> RemoteFunction[_P, _R]: ...
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
+
+@final
+class Completions:
+    """References that are handed out again as they are resolved. One consumer at a time."""
+
+    def __init__(self) -> None: ...
+    def __len__(self) -> int: ...
+    def add(self, refs: ObjectRef[Any] | Iterable[ObjectRef[Any]]) -> None: ...
+    def take(self, timeout: float | None) -> list[ObjectRef[Any]]: ...
 
 @final
 class ActorInfo:
