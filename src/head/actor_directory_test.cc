@@ -148,7 +148,7 @@ TEST(ActorDirectory, WatchersAreToldAtOnceAndOfEveryChange) {
   EXPECT_EQ(t.End(2),
             "tell 1: 1.5 is dead #1 (actor Counter (pid 1002) was killed by signal 9 (SIGKILL)); "
             "tell 9: 1.5 is dead #1 (actor Counter (pid 1002) was killed by signal 9 (SIGKILL))");
-  EXPECT_EQ(t.Watch(9, 1, 5), "tell 9: 1.5 is dead (actor Counter (pid 1002) was killed by signal 9 (SIGKILL))");
+  EXPECT_EQ(t.Watch(9, 1, 5), "tell 9: 1.5 is dead #1 (actor Counter (pid 1002) was killed by signal 9 (SIGKILL))");
 }
 
 TEST(ActorDirectory, AFailedConstructorIsFinal) {
@@ -159,7 +159,7 @@ TEST(ActorDirectory, AFailedConstructorIsFinal) {
             "let 2 leave; tell 1: 1.5 is dead #1 (the constructor of actor Counter \"a\" raised an exception) [boom]");
   EXPECT_EQ(t.End(2), "");
   EXPECT_EQ(t.Watch(9, 1, 5),
-            "tell 9: 1.5 is dead (the constructor of actor Counter \"a\" raised an exception) [boom]");
+            "tell 9: 1.5 is dead #1 (the constructor of actor Counter \"a\" raised an exception) [boom]");
   EXPECT_EQ(t.Create(1, 6, {.name = "a"}), "want 1.6");
 }
 
@@ -247,6 +247,21 @@ TEST(ActorDirectory, WithoutAWorkerAnActorEndsAtOnce) {
   EXPECT_NE(t.directory.next_wakeup_ns(), INT64_MAX);
   EXPECT_EQ(t.Release(1, 1, 7), "tell 1: 1.7 is dead #2 (actor Counter ended because no handle to it was left)");
   EXPECT_EQ(t.directory.next_wakeup_ns(), INT64_MAX);
+}
+
+TEST(ActorDirectory, ADeferredActorWaitsForItsCreatorsWord) {
+  Transcript t;
+  CreateActor message;
+  message.deferred = 1;
+  for (uint64_t index : {5, 6}) {
+    message.actor = t.Id(1, index);
+    EXPECT_EQ(t(ActorCreated{ProcessId{1}, message}), "");
+  }
+  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{2}, t.Id(1, 5)}), "refuse 2: spoke for an actor that it did not create");
+  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{1}, t.Id(1, 5)}), "want 1.5");
+  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{1}, t.Id(1, 5)}), "");
+  EXPECT_EQ(t.Kill(1, 1, 6), "tell 1: 1.6 is dead (actor without a class was killed on request)");
+  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{1}, t.Id(1, 6)}), "");
 }
 
 TEST(ActorDirectory, AWorkerThatComesTooLateIsLetGo) {
