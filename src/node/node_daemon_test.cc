@@ -626,6 +626,8 @@ TEST_P(NodeDaemonTest, WatchersGetAChannelAndTheNews) {
   driver.ExpectReport(worker, "channel to " + ToString(worker) + " first 1");
   driver.ExpectReport(worker, "actor 5 state 3");
   driver.Command(worker, "exiting 1 5");
+  driver.Command(worker, "hello");
+  driver.ExpectReport(worker, "echo");  // it has sent what it had to say
   driver.Command(worker, "exit 0");
   EXPECT_NE(driver.ExpectReport(other.worker, "actor 5 state 5").find("ended itself"), std::string::npos);
   driver.Command(other.worker, "watch 77 1");
