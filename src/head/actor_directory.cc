@@ -177,8 +177,7 @@ void ActorDirectory::Handle(const ActorRefused& event, std::vector<DirectoryActi
 ActorDirectory::Entry* ActorDirectory::OfWorker(ProcessId from, ObjectId id, std::vector<DirectoryAction>& out) {
   auto found = actors_.find(id);
   if (found != actors_.end() && found->second.worker == from) return &*found;
-  // A worker that was let go may still have said something.
-  if (found == actors_.end() && dead_.contains(id)) return nullptr;
+  if (found == actors_.end() && let_go_.contains(from)) return nullptr;
   out.emplace_back(RefuseSender{from, "spoke for an actor that it does not run"});
   return nullptr;
 }
@@ -316,7 +315,10 @@ void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string&
   GiveNameUp(actor);
   if (actor.due_ns != 0) due_.erase({actor.due_ns, id});
   if (!actor.worker && actor.due_ns == 0 && !actor.deferred) out.emplace_back(UnwantActor{id});
-  if (actor.worker) workers_.erase(actor.worker);
+  if (actor.worker) {
+    workers_.erase(actor.worker);
+    let_go_.insert(actor.worker);
+  }
   for (ProcessId watcher : actor.watchers) {
     ActorChanged change{id, static_cast<uint8_t>(ActorState::kDead), actor.incarnation};
     change.why = why;
@@ -435,6 +437,7 @@ void ActorDirectory::Handle(const ProcessEnded& event, std::vector<DirectoryActi
     ObjectId id = worker->second;
     WorkerEnded(id, event, out);
   }
+  let_go_.erase(event.process);
 
   std::string why = "was ended because its creator, process " + ToString(event.process);
   if (event.pid != 0) why += " (pid " + std::to_string(event.pid) + ")";

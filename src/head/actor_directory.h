@@ -231,6 +231,7 @@ class ActorDirectory {
   std::map<ObjectId, Actor> actors_;  // that are not dead
   std::map<Name, ObjectId> names_;
   std::map<ProcessId, ObjectId> workers_;
+  std::set<ProcessId> let_go_;  // they had an actor that is dead, and may still say something of it
   std::map<ProcessId, std::set<ObjectId>> watching_;  // what a process watches, early ones included
   std::map<ObjectId, Early> early_;
   std::set<std::pair<int64_t, ObjectId>> due_;  // restarts
