@@ -1,0 +1,80 @@
+"""Exceptions under Ray's names, today's and those of 2018.
+
+What weft raises are its own classes (weft.exceptions) under another name. The classes defined here are never raised:
+they exist for programs that name them in an `except`.
+"""
+
+from __future__ import annotations
+
+from weft.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    WorkerCrashedError,
+)
+from weft.exceptions import TaskError as RayTaskError
+from weft.exceptions import WeftError as RayError
+
+LocalRayletDiedError = NodeDiedError
+# 2018
+RayGetError = RayTaskError
+RayWorkerError = WorkerCrashedError
+UnreconstructableError = ObjectLostError
+
+
+class RaySystemError(RayError):
+    """Never raised by weft."""
+
+
+class UserCodeException(RayError):
+    """Never raised by weft."""
+
+
+class UnserializableException(RayError):
+    """Never raised by weft."""
+
+
+class CrossLanguageError(RayError):
+    """Never raised by weft."""
+
+
+class AsyncioActorExit(RayError):
+    """Never raised by weft."""
+
+
+class RpcError(RayError):
+    """Never raised by weft."""
+
+
+class PlasmaObjectNotAvailable(RayError):
+    """Never raised by weft."""
+
+
+class ActorPlacementGroupRemoved(RayError):
+    """Never raised by weft."""
+
+
+class TaskPlacementGroupRemoved(RayError):
+    """Never raised by weft."""
+
+
+class ObjectFreedError(ObjectLostError):
+    """Never raised by weft."""
+
+
+class ObjectFetchTimedOutError(ObjectLostError):
+    """Never raised by weft."""
+
+
+class ReferenceCountingAssertionError(ObjectLostError, AssertionError):
+    """Never raised by weft."""
+
+
+class ActorAlreadyExistsError(ValueError, RayError):
+    """Never raised by weft: a name that is taken is a ValueError."""
+
+
+class ActorHandleNotFoundError(ValueError, RayError):
+    """Never raised by weft."""
+
+
+__all__ = [name for name, value in list(globals().items()) if isinstance(value, type)]
