@@ -1,7 +1,7 @@
 """GPUs: tasks and actors ask for them, and are told which ones are theirs.
 
-weft counts GPUs and tells each task its numbers, also in CUDA_VISIBLE_DEVICES, which the libraries obey. What is declared
-in `init` need not be there, so this program runs without any hardware.
+weft counts GPUs and tells each task its numbers, also in CUDA_VISIBLE_DEVICES, which the libraries obey. What is
+declared in `init` need not be there, so this program runs without any hardware.
 """
 
 import os

@@ -17,7 +17,7 @@ _HELP = """usage: weft run [--ray-api=VERSION] [PROGRAM [ARGUMENT ...]]
 
 Runs a Python program in which `import ray` gives weft.
 
-  PROGRAM              script.py, or -m MODULE, or -c CODE; none: a Python shell. Python's own options may come before it.
+  PROGRAM              script.py, or -m MODULE, or -c CODE; none: a Python shell. Python's own options may come before
   --ray-api=VERSION    2 (default, or $WEFT_RAY_API): as Ray is today; 0.6: as Ray was in 2018
 """
 

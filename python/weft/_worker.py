@@ -57,6 +57,7 @@ def prepare_zygote() -> None:
         from .compat import _finder
 
         _finder.install()
+        from .compat import ray  # noqa: F401
     import atexit  # noqa: F401
     import faulthandler  # noqa: F401
     import signal  # noqa: F401

@@ -48,8 +48,9 @@ def round_trip(value):
 
 ray.init(num_cpus=2, log_to_driver=False)
 for value in [
-    None, True, 1, 2**70, -1.5, float("inf"), 1 + 2j, "text", "日本", b"bytes", (1, [2, {3: 4}]), {1, 2}, frozenset({3}),
-    {"a": {"b": ()}}, range(3), Point(1, 2), Colour.RED, datetime.date(2018, 12, 13), slice(1, 2), ..., NotImplemented,
+    None, True, 1, 2**70, -1.5, float("inf"), 1 + 2j, "text", "日本", b"bytes", (1, [2, {3: 4}]), {1, 2},
+    frozenset({3}), {"a": {"b": ()}}, range(3), Point(1, 2), Colour.RED, datetime.date(2018, 12, 13), slice(1, 2), ...,
+    NotImplemented,
 ]:  # fmt: skip
     show(repr(value), lambda value=value: (round_trip(value) == value, type(round_trip(value)) is type(value)))
 

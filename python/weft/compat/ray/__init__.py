@@ -7,9 +7,10 @@ where the two differ. docs/user/coming_from_ray.md says what is there and what b
 from __future__ import annotations
 
 import weft
-from weft import ObjectRef, _core, put
+from weft import ObjectRef, _core
 
 from . import actor, exceptions, experimental, remote_function, services, util, worker
+from ._calls import get, put, wait
 from ._global_state import global_state
 from ._level import IS_2018, RAY_VERSION
 from ._session import init, shutdown
@@ -25,18 +26,6 @@ ObjectID = ObjectRef
 
 if IS_2018:
     _core._print_references_as("ObjectID", 40)
-
-
-def get(object_refs, timeout=None):
-    """The value of a reference, or the values of a list of them. Raises what the task raised."""
-    return _core.get(object_refs, timeout)
-
-
-def wait(object_refs, num_returns=1, timeout=None, fetch_local=True):
-    """(ready, not ready), as soon as num_returns are ready or the time is over: in seconds, in 2018 in milliseconds."""
-    if IS_2018 and timeout is not None:
-        timeout = timeout / 1000
-    return _core.wait(object_refs, num_returns=num_returns, timeout=timeout, fetch_local=fetch_local)
 
 
 def is_initialized() -> bool:

@@ -19,7 +19,7 @@ _FOR_EVER = 2**31 - 1  # Ray writes -1
 
 
 def options(given: dict) -> dict:
-    """Options of a remote function, actor class or method. Values, and names that are unknown here, are weft's to check."""
+    """Options of a remote function, actor class or method. Values and unknown names are weft's to check."""
     translated: dict = {}
     for name, value in given.items():
         if name in _IGNORED_OPTIONS:

@@ -6,7 +6,7 @@ import weft
 
 from ._translate import options as translate
 
-__all__ = ["ActorClass", "ActorHandle", "exit_actor", "method"]
+__all__ = ["ActorClass", "exit_actor", "method"]
 
 
 class ActorClass:

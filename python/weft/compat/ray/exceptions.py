@@ -7,11 +7,26 @@ they exist for programs that name them in an `except`.
 from __future__ import annotations
 
 from weft.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    AuthenticationError,
+    GetTimeoutError,
     NodeDiedError,
     ObjectLostError,
+    ObjectStoreFullError,
+    OutOfDiskError,
+    OutOfMemoryError,
+    OwnerDiedError,
+    PendingCallsLimitExceeded,
+    RuntimeEnvSetupError,
+    TaskCancelledError,
     WorkerCrashedError,
 )
+from weft.exceptions import ActorError as RayActorError
+from weft.exceptions import ReconstructionFailedError as ObjectReconstructionFailedError
 from weft.exceptions import TaskError as RayTaskError
+from weft.exceptions import UnschedulableError as ActorUnschedulableError
+from weft.exceptions import UnschedulableError as TaskUnschedulableError
 from weft.exceptions import WeftError as RayError
 
 LocalRayletDiedError = NodeDiedError
@@ -77,4 +92,43 @@ class ActorHandleNotFoundError(ValueError, RayError):
     """Never raised by weft."""
 
 
-__all__ = [name for name, value in list(globals().items()) if isinstance(value, type)]
+__all__ = [
+    "ActorAlreadyExistsError",
+    "ActorDiedError",
+    "ActorHandleNotFoundError",
+    "ActorPlacementGroupRemoved",
+    "ActorUnavailableError",
+    "ActorUnschedulableError",
+    "AsyncioActorExit",
+    "AuthenticationError",
+    "CrossLanguageError",
+    "GetTimeoutError",
+    "LocalRayletDiedError",
+    "NodeDiedError",
+    "ObjectFetchTimedOutError",
+    "ObjectFreedError",
+    "ObjectLostError",
+    "ObjectReconstructionFailedError",
+    "ObjectStoreFullError",
+    "OutOfDiskError",
+    "OutOfMemoryError",
+    "OwnerDiedError",
+    "PendingCallsLimitExceeded",
+    "PlasmaObjectNotAvailable",
+    "RayActorError",
+    "RayError",
+    "RayGetError",
+    "RaySystemError",
+    "RayTaskError",
+    "RayWorkerError",
+    "ReferenceCountingAssertionError",
+    "RpcError",
+    "RuntimeEnvSetupError",
+    "TaskCancelledError",
+    "TaskPlacementGroupRemoved",
+    "TaskUnschedulableError",
+    "UnreconstructableError",
+    "UnserializableException",
+    "UserCodeException",
+    "WorkerCrashedError",
+]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import weft
 
+from ._calls import get, put, wait
 from ._session import init, shutdown
 from ._translate import LOCAL_MODE, SCRIPT_MODE, SILENT_MODE, WORKER_MODE
+from .remote_function import remote
 
 __all__ = [
     "LOCAL_MODE",
@@ -44,12 +46,3 @@ class _Worker:
 
 
 global_worker = _Worker()
-
-
-def __getattr__(name: str):
-    # These are defined in the package, which imports this module.
-    if name in ("get", "put", "remote", "wait"):
-        from weft.compat import ray
-
-        return getattr(ray, name)
-    raise AttributeError(f"ray.worker.{name} is not in weft's version of Ray's interface")

@@ -13,8 +13,8 @@ _HEIGHT = 600  # pixels of a notebook's page
 
 
 def task_timeline(path=None) -> None:
-    """Write a page that shows what ran when (self-contained HTML). In a notebook it is shown here; elsewhere its path is
-    printed. `path`: where to write it; by default a new file among the temporary ones."""
+    """Write a page that shows what ran when (self-contained HTML). In a notebook it is shown here; elsewhere its path
+    is printed. `path`: where to write it; by default a new file among the temporary ones."""
     if path is None:
         descriptor, path = tempfile.mkstemp(prefix="weft-timeline-", suffix=".html")
         os.close(descriptor)
