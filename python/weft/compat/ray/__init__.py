@@ -26,6 +26,7 @@ ObjectID = ObjectRef
 
 if IS_2018:
     _core._print_references_as("ObjectID", 40)
+    ObjectID.id = ObjectID.binary  # type: ignore[attr-defined]
 
 
 def is_initialized() -> bool:
@@ -69,8 +70,8 @@ def available_resources() -> dict:
 
 
 def nodes() -> list:
-    """The machines of the session under Ray's names for their fields."""
-    return global_state._nodes()
+    """The machines of the session."""
+    return weft.nodes()
 
 
 def timeline(filename=None):

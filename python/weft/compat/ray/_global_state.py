@@ -10,11 +10,17 @@ __all__ = ["GlobalState", "global_state"]
 class GlobalState:
     """Tables of the session. Fields that have no meaning in weft are left out, not invented."""
 
-    def _nodes(self) -> list:
-        return [dict(node) for node in weft.nodes()]
-
     def client_table(self) -> list:
-        return self._nodes()
+        """The machines, under the names of 2018."""
+        return [
+            {
+                "ClientID": node["NodeID"],
+                "IsInsertion": node["Alive"],
+                "NodeManagerAddress": "127.0.0.1",
+                "Resources": node["Resources"],
+            }
+            for node in weft.nodes()
+        ]
 
     def cluster_resources(self) -> dict:
         return weft.cluster_resources()
@@ -22,8 +28,46 @@ class GlobalState:
     def available_resources(self) -> dict:
         return weft.available_resources()
 
+    def object_table(self, object_id=None):
+        """What is known of an object, or of all of them by id."""
+        return _table("list_objects", object_id)
+
+    def task_table(self, task_id=None):
+        """What is known of a task, or of all of them by id."""
+        return _table("list_tasks", task_id)
+
+    def actors(self) -> dict:
+        """The actors by id."""
+        return _table("list_actors", None)
+
+    def workers(self) -> dict:
+        """The processes by id."""
+        return _table("list_workers", None)
+
+    def error_messages(self, job_id=None) -> dict:
+        """weft raises errors where a result is asked for, and keeps no list of them."""
+        return {}
+
     def chrome_tracing_dump(self, filename=None):
+        """What ran when: written to a file in Chrome's format, or returned as a list of events."""
         return weft.timeline(filename)
+
+
+def _table(lister: str, wanted):
+    import weft.state
+
+    rows = [row if isinstance(row, dict) else vars(row) for row in getattr(weft.state, lister)()]
+    table = {_id_of(row): row for row in rows}
+    if wanted is None:
+        return table
+    return table.get(wanted.hex() if hasattr(wanted, "hex") else str(wanted), {})
+
+
+def _id_of(row: dict) -> str:
+    for name in ("object_id", "task_id", "actor_id", "worker_id", "id"):
+        if name in row:
+            return str(row[name])
+    raise KeyError(f"a row without an id: {row!r}")
 
 
 global_state = GlobalState()

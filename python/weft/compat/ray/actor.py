@@ -1,23 +1,23 @@
-"""Actors as Ray's programs see them. Handles are weft's own."""
+"""Actors as Ray's programs see them. Handles and methods are weft's own types, which get Ray's extra names here."""
 
 from __future__ import annotations
 
 import weft
+from weft import _core
 
 from ._translate import options as translate
 
-__all__ = ["ActorClass", "exit_actor", "method"]
+__all__ = ["ActorClass", "ActorHandle", "ActorMethod", "exit_actor", "method"]
+
+
+ActorHandle = getattr(_core, "ActorHandle", None)
+ActorMethod = getattr(_core, "ActorMethod", None)
 
 
 class ActorClass:
     """A class whose instances are actors."""
 
-    def __init__(self, actor_class, *body):
-        if body:  # somebody wrote `class B(A)`, and Python takes our type for the metaclass
-            raise TypeError(
-                "an actor class cannot be inherited from: inherit from the plain class, and apply ray.remote to the "
-                "class that actors are made of"
-            )
+    def __init__(self, actor_class):
         self.remote = actor_class.remote
         self._weft_class = actor_class
         for name in ("__module__", "__name__", "__qualname__", "__doc__", "__wrapped__"):
@@ -41,6 +41,14 @@ class ActorClass:
         name = self.__dict__.get("__name__", "Actor")
         raise TypeError(f"Actors cannot be instantiated directly. Instead of '{name}()', use '{name}.remote()'")
 
+    def __mro_entries__(self, bases):
+        return self._weft_class.__mro_entries__(bases)  # raises, and says what to write
+
+    def __getattr__(self, name):
+        if name == "_weft_class":  # while it is being unpickled
+            raise AttributeError(name)
+        return getattr(self._weft_class, name)
+
     def __reduce__(self):
         return ActorClass, (self._weft_class,)
 
@@ -58,7 +66,16 @@ def exit_actor():
     weft.exit_actor()
 
 
-def __getattr__(name: str):
-    if name == "ActorHandle":
-        return weft.ActorHandle
-    raise AttributeError(f"module 'ray.actor' has no attribute {name!r} in weft's version of Ray's interface")
+def _call(method, args=None, kwargs=None, **options):
+    """`handle.method._remote(args, kwargs, num_returns=2)`."""
+    if options:
+        method = method.options(**translate(options))
+    return method.remote(*(args or ()), **(kwargs or {}))
+
+
+if ActorMethod is not None:
+    # The types are written in C++ and cannot be inherited from, but attributes can be added to them.
+    ActorMethod._remote = _call  # type: ignore[attr-defined]
+    ActorMethod._submit = _call  # type: ignore[attr-defined]
+    ActorHandle.__ray_ready__ = property(lambda handle: handle.__weft_ready__)  # type: ignore[attr-defined]
+    ActorHandle.__ray_terminate__ = property(lambda handle: handle.__weft_terminate__)  # type: ignore[attr-defined]

@@ -30,6 +30,18 @@ from weft.exceptions import UnschedulableError as TaskUnschedulableError
 from weft.exceptions import WeftError as RayError
 
 LocalRayletDiedError = NodeDiedError
+
+
+class _Cause:
+    """`error.cause`: the exception that the task raised. What weft raises is an instance of its class already.
+    Defines no __set__, so that an attribute of the user's own exception by this name goes first."""
+
+    def __get__(self, error, cls=None):
+        return self if error is None else error
+
+
+RayTaskError.cause = _Cause()  # type: ignore[attr-defined]
+
 # 2018
 RayGetError = RayTaskError
 RayWorkerError = WorkerCrashedError
