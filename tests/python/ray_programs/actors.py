@@ -1,17 +1,23 @@
+import builtins
 import os
 import time
 
 import ray
-from ray.exceptions import ActorDiedError, GetTimeoutError, RayActorError, RayError, RayTaskError, TaskCancelledError
+import ray.exceptions
+
+KINDS = """
+    ValueError TypeError KeyError AttributeError TimeoutError RayTaskError RayActorError ActorDiedError
+    TaskCancelledError GetTimeoutError RayError
+""".split()
 
 
 def show(label, call):
     try:
         print(label, "->", call())
     except Exception as error:
-        known = (ValueError, TypeError, KeyError, AttributeError, TimeoutError)
-        kinds = [kind.__name__ for kind in (*known, RayTaskError, RayActorError, ActorDiedError, TaskCancelledError,
-                                            GetTimeoutError, RayError) if isinstance(error, kind)]  # fmt: skip
+        kinds = [
+            name for name in KINDS if isinstance(error, getattr(builtins, name, None) or getattr(ray.exceptions, name))
+        ]
         print(label, "raises", *kinds)
 
 
@@ -87,7 +93,7 @@ def dead(counter):
     for _ in range(200):
         try:
             ray.get(counter.add.remote())
-        except RayActorError:
+        except ray.exceptions.RayActorError:
             break
         time.sleep(0.05)
     return ray.get(counter.add.remote())

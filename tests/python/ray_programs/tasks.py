@@ -1,16 +1,22 @@
+import builtins
 import time
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError, RayTaskError, WorkerCrashedError
+import ray.exceptions
+
+KINDS = """
+    ValueError TypeError KeyError TimeoutError ZeroDivisionError AttributeError NotImplementedError
+    RayTaskError GetTimeoutError WorkerCrashedError RayError
+""".split()
 
 
 def show(label, call):
     try:
         print(label, "->", call())
     except Exception as error:
-        known = (ValueError, TypeError, KeyError, TimeoutError, ZeroDivisionError, AttributeError, NotImplementedError)
-        kinds = [kind.__name__ for kind in (*known, RayTaskError, GetTimeoutError, WorkerCrashedError, RayError)
-                 if isinstance(error, kind)]  # fmt: skip
+        kinds = [
+            name for name in KINDS if isinstance(error, getattr(builtins, name, None) or getattr(ray.exceptions, name))
+        ]
         print(label, "raises", *kinds)
 
 
@@ -82,7 +88,7 @@ def custom_code():
     try:
         ray.get(fail_custom.remote())
     except Custom as error:
-        return error.code, isinstance(error, RayTaskError)
+        return error.code, isinstance(error, ray.exceptions.RayTaskError)
 
 
 ray.init(num_cpus=4, log_to_driver=False)

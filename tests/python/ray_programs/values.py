@@ -1,3 +1,4 @@
+import builtins
 import collections
 import datetime
 import enum
@@ -5,12 +6,18 @@ import enum
 import numpy as np
 import ray
 
+KINDS = """
+    ValueError TypeError AttributeError
+""".split()
+
 
 def show(label, call):
     try:
         print(label, "->", call())
     except Exception as error:
-        kinds = [kind.__name__ for kind in (ValueError, TypeError, AttributeError) if isinstance(error, kind)]
+        kinds = [
+            name for name in KINDS if isinstance(error, getattr(builtins, name, None) or getattr(ray.exceptions, name))
+        ]
         print(label, "raises", *kinds)
 
 

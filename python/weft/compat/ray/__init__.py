@@ -15,7 +15,7 @@ from ._global_state import global_state
 from ._level import IS_2018, RAY_VERSION
 from ._session import init, shutdown
 from ._translate import LOCAL_MODE, SCRIPT_MODE, SILENT_MODE, WORKER_MODE
-from .actor import method
+from .actor import ActorHandle, method
 from .remote_function import remote
 
 __version__ = RAY_VERSION
@@ -36,6 +36,8 @@ def is_initialized() -> bool:
 
 def kill(actor, *, no_restart=True) -> None:
     """End an actor at once."""
+    if not isinstance(actor, ActorHandle):
+        raise ValueError(f"ray.kill() takes the handle of an actor, not {type(actor).__name__}")  # as in Ray
     weft.kill(actor, no_restart=no_restart)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from weft import _options
 from weft._options import nearest
 
 __all__ = ["init_arguments", "options"]
@@ -15,15 +16,22 @@ _IGNORED_OPTIONS = {
     "enable_task_events",
     "max_task_events",
 }
+_KNOWN_OPTIONS = {
+    *_RENAMED_OPTIONS,
+    *_options._NOT_YET,
+    *(name for kind in _options._ALL_CHECKS.values() for name in kind),
+}
 _FOR_EVER = 2**31 - 1  # Ray writes -1
 
 
 def options(given: dict) -> dict:
-    """Options of a remote function, actor class or method. Values and unknown names are weft's to check."""
+    """Options of a remote function, actor class or method. The values are weft's to check."""
     translated: dict = {}
     for name, value in given.items():
         if name in _IGNORED_OPTIONS:
             continue
+        if name not in _KNOWN_OPTIONS:
+            raise ValueError(f"there is no option {name!r}{nearest(name, _KNOWN_OPTIONS)}")  # a ValueError, as in Ray
         new_name = _RENAMED_OPTIONS.get(name, name)
         if new_name in translated or (new_name != name and new_name in given):
             raise TypeError(f"{name!r} and {new_name!r} are the same option; give one of them")
