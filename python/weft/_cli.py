@@ -16,8 +16,6 @@ def main() -> int:
 
         return run(sys.argv[2:])
     path = program()
-    # The program starts Python for `weft run`: it must be the one that this weft is installed in.
-    os.environ["WEFT_PYTHON"] = sys.executable
     try:
         os.execv(path, ["weft", *sys.argv[1:]])
     except OSError as error:

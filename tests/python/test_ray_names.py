@@ -6,6 +6,7 @@ import importlib
 import pickle
 import re
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,6 +165,14 @@ def test_cause(session):
 def test_arguments_of_init_are_known_once():
     assert not set(_translate._INIT) & _translate._IGNORED_INIT
     assert not set(_translate._RENAMED_INIT) & (_translate._IGNORED_INIT | set(_translate._INIT))
+
+
+def test_the_document_names_all_that_is_ignored_or_passed_on():
+    text = (Path(__file__).resolve().parents[2] / "docs" / "user" / "coming_from_ray.md").read_text()
+    names = {*_translate._INIT, *_translate._RENAMED_INIT, *_translate._IGNORED_INIT, *_translate._IGNORED_OPTIONS}
+    assert [name for name in sorted(names) if f"`{name}`" not in text] == []
+    missing = [name for name in ray.exceptions.__all__ if f"`{name}`" not in text]
+    assert all(getattr(ray.exceptions, name).__doc__.startswith("Never raised") for name in missing)
 
 
 def test_init(no_session):

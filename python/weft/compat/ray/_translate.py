@@ -16,11 +16,7 @@ _IGNORED_OPTIONS = {
     "enable_task_events",
     "max_task_events",
 }
-_KNOWN_OPTIONS = {
-    *_RENAMED_OPTIONS,
-    *_options._NOT_YET,
-    *(name for kind in _options._ALL_CHECKS.values() for name in kind),
-}
+_KNOWN_OPTIONS = {*_RENAMED_OPTIONS, *_options._NOT_YET}.union(*_options._ALL_CHECKS.values())
 _FOR_EVER = 2**31 - 1  # Ray writes -1
 
 
@@ -37,11 +33,6 @@ def options(given: dict) -> dict:
             raise TypeError(f"{name!r} and {new_name!r} are the same option; give one of them")
         if name == "max_retries" and value == -1:
             value = _FOR_EVER
-        # All nodes of a session are one machine: where to place a task is no question.
-        if name == "scheduling_strategy" and value in (None, "DEFAULT", "SPREAD"):
-            continue
-        if name in ("runtime_env", "label_selector") and not value:
-            continue
         translated[new_name] = value
     return translated
 

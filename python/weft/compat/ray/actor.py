@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import weft
-from weft import _core
+from weft._core import ActorHandle, ActorMethod
 
 from ._translate import options as translate
 
 __all__ = ["ActorClass", "ActorHandle", "ActorMethod", "exit_actor", "method"]
-
-
-ActorHandle = getattr(_core, "ActorHandle", None)
-ActorMethod = getattr(_core, "ActorMethod", None)
 
 
 class ActorClass:
@@ -73,9 +69,8 @@ def _call(method, args=None, kwargs=None, **options):
     return method.remote(*(args or ()), **(kwargs or {}))
 
 
-if ActorMethod is not None:
-    # The types are written in C++ and cannot be inherited from, but attributes can be added to them.
-    ActorMethod._remote = _call  # type: ignore[attr-defined]
-    ActorMethod._submit = _call  # type: ignore[attr-defined]
-    ActorHandle.__ray_ready__ = property(lambda handle: handle.__weft_ready__)  # type: ignore[attr-defined]
-    ActorHandle.__ray_terminate__ = property(lambda handle: handle.__weft_terminate__)  # type: ignore[attr-defined]
+# The types are written in C++ and cannot be inherited from, but attributes can be added to them.
+ActorMethod._remote = _call  # type: ignore[attr-defined]
+ActorMethod._submit = _call  # type: ignore[attr-defined]
+ActorHandle.__ray_ready__ = property(lambda handle: handle.__weft_ready__)  # type: ignore[attr-defined]
+ActorHandle.__ray_terminate__ = property(lambda handle: handle.__weft_terminate__)  # type: ignore[attr-defined]
