@@ -7,6 +7,7 @@ import random
 import time
 
 import weft
+import weft.util
 
 
 @weft.remote

@@ -70,7 +70,7 @@ class _Finder:
             return None
         from importlib.machinery import ModuleSpec
 
-        return ModuleSpec(name, _Loader(), origin="weft.compat" + name[:0], is_package=name == "ray")
+        return ModuleSpec(name, _Loader(), origin="weft.compat", is_package=name == "ray")
 
 
 class _Loader:

@@ -6,6 +6,8 @@ import weft
 
 __all__ = ["GlobalState", "global_state"]
 
+_ALL = 1_000_000  # rows
+
 
 class GlobalState:
     """Tables of the session. Fields that have no meaning in weft are left out, not invented."""
@@ -56,18 +58,12 @@ class GlobalState:
 def _table(lister: str, wanted):
     import weft.state
 
-    rows = [row if isinstance(row, dict) else vars(row) for row in getattr(weft.state, lister)()]
-    table = {_id_of(row): row for row in rows}
+    rows = getattr(weft.state, lister)(limit=_ALL)
+    kind = lister[len("list_") : -1]
+    table = {row[f"{kind}_id"]: row for row in rows}
     if wanted is None:
         return table
-    return table.get(wanted.hex() if hasattr(wanted, "hex") else str(wanted), {})
-
-
-def _id_of(row: dict) -> str:
-    for name in ("object_id", "task_id", "actor_id", "worker_id", "id"):
-        if name in row:
-            return str(row[name])
-    raise KeyError(f"a row without an id: {row!r}")
+    return table.get(wanted if isinstance(wanted, str) else wanted.hex(), {})
 
 
 global_state = GlobalState()

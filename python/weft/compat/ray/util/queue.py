@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from queue import Empty, Full
-
-from weft.util import Queue
+from weft.util import Empty, Full, Queue
 
 __all__ = ["Empty", "Full", "Queue"]
