@@ -22,6 +22,7 @@ constexpr const char* kHelp =
     "       weft COMMAND [...]\n"
     "\n"
     "commands:\n"
+    "  run     run a Python program in which `import ray` gives weft; see weft run --help\n"
     "  node    serve one driver (started by weft.init(), not by hand: the driver's socket is descriptor 3)\n";
 
 int RunNode() {
