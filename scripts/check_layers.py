@@ -14,14 +14,15 @@ MAY_USE = {
     "base": "",
     "os": "base",
     "wire": "base",
+    "events": "base os wire",
     "transport": "base os wire",
     "object_store": "base os wire",
     "scheduling": "base wire",
-    "node": "base os wire transport object_store scheduling",
-    "runtime": "base os wire transport object_store",
+    "node": "base os wire events transport object_store scheduling",
+    "runtime": "base os wire events transport object_store",
     "simulator": "base wire scheduling runtime node",
     "api_cpp": "base os wire transport object_store runtime",
-    "api_python": "base os wire transport object_store runtime",
+    "api_python": "base os wire events transport object_store runtime",
     "cli": "base os wire node",
 }
 
