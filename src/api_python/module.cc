@@ -10,6 +10,7 @@
 #include "api_python/buffers.h"
 #include "api_python/codec.h"
 #include "api_python/object_ref.h"
+#include "api_python/observe.h"
 #include "api_python/python_runner.h"
 #include "api_python/remote_function.h"
 #include "api_python/state.h"
@@ -630,4 +631,5 @@ NB_MODULE(_core, m) {
   m.def("empty", &Empty);
   m.def("run_worker", &RunWorker);
   m.def("stats", &Stats);
+  DefineObserve(m);
 }

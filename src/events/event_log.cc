@@ -110,6 +110,16 @@ uint32_t EventLog::NameId(std::string_view name) {
   return known->second;
 }
 
+bool IsUnusedEventLog(int fd) {
+  // A name is needed before anything can happen, and whatever happens counts from then on, also what never ended.
+  uint64_t words[2] = {1, 1};
+  const off_t offsets[2] = {offsetof(EventLogMemory, head), offsetof(EventLogMemory, names_used)};
+  for (int i = 0; i < 2; ++i) {
+    if (::pread(fd, &words[i], sizeof words[i], offsets[i]) != sizeof words[i]) return false;
+  }
+  return words[0] == 0 && words[1] == 0;
+}
+
 Result<EventLogCopy> ReadEventLog(int fd) {
   if (Status status = CheckSealedMemfd(fd, sizeof(EventLogMemory)); !status) return status.error();
   auto mapping = Mapping::Map(fd, sizeof(EventLogMemory), Mapping::Access::kReadOnly);
@@ -122,8 +132,7 @@ Result<EventLogCopy> ReadEventLog(int fd) {
 
   EventLogCopy copy;
   copy.process = {memory.header.process};
-  const uint64_t names_used =
-      std::min<uint64_t>(memory.names_used.load(std::memory_order_acquire), kEventNamesBytes);
+  const uint64_t names_used = std::min<uint64_t>(memory.names_used.load(std::memory_order_acquire), kEventNamesBytes);
   auto note_name = [&](uint32_t id) {
     if (id == 0 || id % 4 != 0 || copy.names.contains(id) || id + sizeof(uint32_t) > names_used) return;
     uint32_t size;

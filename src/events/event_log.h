@@ -1,15 +1,15 @@
-// What a process did, kept in memory that outlives it: one memfd per process, made by the daemon, written by the process
-// alone, read by whoever the daemon gives the descriptor to. It survives a kill -9 of its writer.
+// What a process did, kept in memory that outlives it: one memfd per process, made by the daemon, written by the
+// process alone, read by whoever the daemon gives the descriptor to. It survives a kill -9 of its writer.
 //
 // Three parts: the names of functions (append-only), the tasks that run now (a few lanes), and a ring of the last
-// kEventRecords records. A record costs one cache line and, where the machine's TSC can be trusted, no clock call: times
-// are written in ticks, and the reader turns them into CLOCK_MONOTONIC.
+// kEventRecords records. A record costs one cache line and, where the machine's TSC can be trusted, no clock call:
+// times are written in ticks, and the reader turns them into CLOCK_MONOTONIC.
 //
 // Threads of the writer: any, without a lock. A record's words are written with release stores between sequence 0 and
-// its own sequence, and read with acquire loads between two looks at the sequence; so a reader never takes a half-written
-// record for a whole one. If the writer dies in the middle, the record keeps sequence 0 and is skipped. A writer thread
-// that sleeps in the middle of a record while all the others write a whole lap may spoil that one record: readers check
-// everything and trust nothing.
+// its own sequence, and read with acquire loads between two looks at the sequence; so a reader never takes a
+// half-written record for a whole one. If the writer dies in the middle, the record keeps sequence 0 and is skipped. A
+// writer thread that sleeps in the middle of a record while all the others write a whole lap may spoil that one record:
+// readers check everything and trust nothing.
 //
 // Does not decide what is worth recording, and keeps nothing for ever: old records are overwritten.
 #pragma once
@@ -175,6 +175,9 @@ class EventLog {
 };
 
 // ---- reading
+
+// Whether its process neither ran nor submitted anything: such a log need not be kept.
+bool IsUnusedEventLog(int fd);
 
 struct RecordedEvent {
   EventKind kind = EventKind::kRan;

@@ -123,7 +123,8 @@ TEST(EventLogTest, NamesAreKeptOnceAndWithinTheirRoom) {
   log.log.Submitted(1, 0, log.log.NameId(std::string(100'000, 'x')));
   EXPECT_EQ(log.Read().names.begin()->second.size(), 512u);
   uint32_t last = 1;
-  for (int i = 0; i < 10'000; ++i) last = log.log.NameId("a function with a rather long name, number " + std::to_string(i));
+  for (int i = 0; i < 10'000; ++i)
+    last = log.log.NameId("a function with a rather long name, number " + std::to_string(i));
   EXPECT_EQ(last, 0u) << "no more room, and no harm";
   log.log.Submitted(1, 0, log.log.NameId("f"));
   EXPECT_EQ(log.Read().events.size(), 2u);
@@ -140,9 +141,11 @@ TEST(EventLogTest, SwitchedOffItDoesNothing) {
 
 TEST(EventLogTest, AnIdleProcessPaysOnePage) {
   Log log;
+  EXPECT_TRUE(IsUnusedEventLog(log.fd.get()));
   EXPECT_LE(TouchedBytes(log.fd.get()), 4096u);
   log.log.End(log.log.Begin(ProcessId{1}, 1, 0, log.log.NameId("f"), 0), EventOutcome::kOk);
   EXPECT_LE(TouchedBytes(log.fd.get()), 3 * 4096u);
+  EXPECT_FALSE(IsUnusedEventLog(log.fd.get()));
 }
 
 TEST(EventLogTest, OutlivesAProcessKilledWhileItWrites) {

@@ -13,6 +13,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +25,7 @@
 
 #include "base/result.h"
 #include "node/line_splitter.h"
+#include "node/observers.h"
 #include "node/worker_pool.h"
 #include "node/zygote.h"
 #include "object_store/memory_budget.h"
@@ -51,6 +53,16 @@ class NodeDaemon {
     uint32_t own_slot = 0;
     uint32_t peer_slot = 0;
   };
+  // The end of what a worker has printed, for those who ask later.
+  struct OutputTail {
+    std::string text;
+    void Append(std::string_view more);
+  };
+  struct DeadProcess {
+    ProcessInfo info;
+    SharedFd events;
+    OutputTail output[2];
+  };
   struct Process {
     enum class Stage : uint8_t { kConnecting, kReady, kClosing };
     ProcessId id;
@@ -75,6 +87,8 @@ class NodeDaemon {
     std::vector<uint32_t> freed_slots;
 
     std::string last_stderr;  // until it is ready: explains a failed start
+    SharedFd events;          // its event log; none if events are switched off
+    OutputTail output[2];     // stdout, stderr
   };
   struct OutputPipe {
     ProcessId worker;
@@ -159,6 +173,13 @@ class NodeDaemon {
   void ForwardOutput(const OutputPipe& pipe, std::string text);
   void PauseOrResumeOutput();
 
+  // ---- observers (node_daemon_observers.cc)
+  void ListenForObservers();
+  void AnswerObserver(uint64_t observer, const Observe& question);
+  ProcessInfo Describe(const Process& process) const;
+  void Handle(Process& process, StateReport& message);
+  void RememberDead(Process& process, const std::string& how);
+
   int64_t NextDeadline() const;
   Process* Find(ProcessId id);
 
@@ -190,6 +211,11 @@ class NodeDaemon {
   std::map<uint64_t, OutputPipe> pipes_;
   uint64_t next_pipe_ = 1;
   bool output_paused_ = false;
+
+  std::unique_ptr<Observers> observers_;
+  std::deque<DeadProcess> dead_;  // the latest ones
+  bool keep_events_ = true;
+  int64_t started_ns_ = 0;
 
   uint64_t descriptor_limit_ = 1024;
   int64_t leaving_until_ns_ = 0;  // not 0: the driver has said farewell, and workers may leave in order until then

@@ -117,6 +117,7 @@ void Executor::Define(Submitter& submitter, std::string_view bytes) {
   what->retry_exceptions = in.Bytes();
   what->stored_body = in.Fixed<Location>();
   what->body = in.Bytes();
+  what->event_name = runtime_.log_.NameId(what->name);
   if (in.ok() && in.AtEnd()) submitter.templates[number] = std::move(what);
 }
 
@@ -293,10 +294,13 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
     HandBack(submitter, head.task, ReplyKind::kHandedBack);
     return;
   }
+  auto running = runtime_.log_.Begin(from, head.task, returns_.empty() ? 0 : returns_[0].index, call_.what->event_name,
+                                     head.attempt);
   runner_.Prepare(call_);
   submitter.peer->channel->Pop();
   runtime_.owner_->set_depth(head.depth + 1);
   runner_.Run(returns_, outcome_);
+  runtime_.log_.End(running, outcome_.kind == ReplyKind::kValues ? EventOutcome::kOk : EventOutcome::kError);
 
   // Stored results are visible to others from here on.
   for (TaskReturn& value : outcome_.values) {

@@ -33,6 +33,7 @@ struct DefinedTemplate {
   std::string body;
   Location stored_body;       // size 0: the body is above
   void* front_end = nullptr;  // the front end's loaded function
+  uint32_t event_name = 0;
 };
 
 // The value of a reference among the arguments.

@@ -337,9 +337,10 @@ void Owner::Announce(Object* object, Actions& out) {
 
 // ---- tasks --------------------------------------------------------------------------------------------------------
 
-void Owner::Submit(const Submission& submission, int64_t now_ns, std::vector<Object*>& result, Actions& out) {
+uint64_t Owner::Submit(const Submission& submission, int64_t now_ns, std::vector<Object*>& result, Actions& out) {
   now_ns_ = now_ns;
   Task* task = tasks_.New();
+  const uint64_t handle = task->handle;  // the task may be gone at the end
   task->what = submission.what;
   task->arguments_size = static_cast<uint32_t>(submission.arguments.size());
   if (task->arguments_size > 0) {
@@ -386,6 +387,7 @@ void Owner::Submit(const Submission& submission, int64_t now_ns, std::vector<Obj
     Enqueue(task, false);
   }
   Settle(out);
+  return handle;
 }
 
 bool Owner::Usable(const LeasedWorker& worker) const {

@@ -114,6 +114,7 @@ struct TaskTemplate {
   int32_t max_retries = 3;  // -1: for ever
   std::string name;
   std::string retry_exceptions;  // empty: never; "*": any; else for the front end to judge
+  uint32_t event_name = 0;       // the name's number in the event log
 };
 
 enum class TaskState : uint8_t { kWaiting, kReady, kPushed, kRevoking, kFinished };
@@ -257,8 +258,8 @@ class Owner {
   void Unmention(Object* object, ProcessId receiver, Actions& out);
 
   // ---- events
-  // Returns get one local reference each.
-  void Submit(const Submission& submission, int64_t now_ns, std::vector<Object*>& returns, Actions& out);
+  // Returns get one local reference each. The result is the task's handle.
+  uint64_t Submit(const Submission& submission, int64_t now_ns, std::vector<Object*>& returns, Actions& out);
   void LeaseGranted(uint32_t shape, LeaseId lease, ProcessId worker, int64_t now_ns, Actions& out);
   void LeaseRefused(uint32_t shape, const std::string& why, Actions& out);
   void LeaseRecalled(LeaseId lease, Actions& out);
@@ -285,6 +286,14 @@ class Owner {
   bool AnyLeased() const { return !lease_workers_.empty(); }
   size_t ready_tasks() const;
   size_t live_tasks() const { return tasks_.alive(); }
+  template <class F>
+  void ForEachTask(F f) {
+    tasks_.ForEach(f);
+  }
+  template <class F>
+  void ForEachObject(F f) {
+    objects_.ForEach(f);
+  }
   size_t live_objects() const { return objects_.alive(); }
   // How many tasks of the worker must end before this side has something to do: the first that somebody waits for, or
   // where its queue wants refilling, or all.

@@ -119,6 +119,8 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
         {.kind = RuntimeEvent::kOutput, .pid = m->pid, .is_stderr = m->is_stderr != 0, .text = std::move(m->text)});
     front_events_.fetch_add(1);
     FutexWake(&front_events_);
+  } else if (auto* m = std::get_if<AskState>(&message)) {
+    Send(StateReport{.request = m->request, .report = ReportState(m->limit)});
   } else if (auto* m = std::get_if<Exit>(&message)) {
     if (executor_) {
       executor_->ExitWhenIdle(m->now != 0);
