@@ -25,7 +25,7 @@ __all__ = [
     "summary",
 ]
 
-_TASK_STATES = {0: "WAITING", 1: "READY", 2: "PUSHED", 3: "PUSHED", 4: "FINISHED"}
+_TASK_STATES = {0: "WAITING", 1: "READY", 2: "QUEUED", 3: "PUSHED", 4: "PUSHED", 5: "FINISHED"}
 _ACTOR_STATES = {1: "PENDING", 2: "STARTING", 3: "ALIVE", 4: "RESTARTING", 5: "DEAD"}
 _VALUE_KINDS = {0: "PENDING", 1: "INLINE", 2: "STORED", 3: "ERROR", 4: "ERROR"}
 _OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
@@ -35,8 +35,8 @@ _DEFAULT_LIMIT = 100
 def list_tasks(
     *, filters: Any = None, limit: int = _DEFAULT_LIMIT, detail: bool = False, session: Optional[Session] = None
 ) -> list:
-    """Tasks, the latest first. State: WAITING (for an argument), READY (for a worker), PUSHED (to a worker), RUNNING,
-    FINISHED, FAILED, CANCELLED, or DIED with its worker."""
+    """Tasks, the latest first. State: WAITING (for an argument), READY (for a worker), QUEUED (for an actor), PUSHED (to
+    a worker), RUNNING, FINISHED, FAILED, CANCELLED, or DIED with its worker."""
     return _select(_tasks(observe(EVENTS | STATE, session)), filters, limit)
 
 

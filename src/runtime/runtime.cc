@@ -187,13 +187,13 @@ const TaskTemplate* Runtime::InternTemplate(TaskTemplate what, const ResourceAmo
 void Runtime::Submit(const TaskTemplate* what, std::string_view arguments, std::span<Object* const> dependencies,
                      std::span<Object* const> contained, Object** returns) {
   std::unique_lock lock(mutex_);
-  Submission submission{.what = what, .arguments = arguments};
+  Submission submission{.what = what, .arguments = arguments, .parent = CurrentExecution()};
   if (!dependencies.empty()) submission.dependencies.assign(dependencies.begin(), dependencies.end());
   if (!contained.empty()) submission.contained.assign(contained.begin(), contained.end());
   // The clock is read for lease bookkeeping only, so the cheap one does.
   returns_scratch_.clear();
-  uint64_t task = owner_->Submit(submission, CoarseNowNs(), returns_scratch_, actions_);
-  if (log_.on()) NoteSubmitted(task, what, dependencies);
+  owner_->Submit(submission, CoarseNowNs(), returns_scratch_, actions_);
+  if (log_.on()) NoteSubmitted(what, dependencies);
   std::copy(returns_scratch_.begin(), returns_scratch_.end(), returns);
   Perform();
   stats_.tasks_submitted++;
@@ -201,7 +201,8 @@ void Runtime::Submit(const TaskTemplate* what, std::string_view arguments, std::
   NotifyPeers(lock);
 }
 
-void Runtime::NoteSubmitted(uint64_t task, const TaskTemplate* what, std::span<Object* const> dependencies) {
+void Runtime::NoteSubmitted(const TaskTemplate* what, std::span<Object* const> dependencies) {
+  const uint64_t task = owner_->last_task();
   log_.Submitted(task, returns_scratch_.empty() ? 0 : returns_scratch_[0]->id.index, what->event_name);
   for (size_t i = 1; i < returns_scratch_.size(); ++i) log_.Returns(task, returns_scratch_[i]->id.index);
   for (const Object* object : dependencies) log_.Depends(task, object->id);
