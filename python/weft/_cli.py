@@ -1,4 +1,4 @@
-"""`weft` on the command line: becomes the C++ program that is installed inside the package."""
+"""`weft` on the command line: commands that look at sessions are Python's, all else the C++ program in the package."""
 
 import os
 import sys
@@ -11,6 +11,10 @@ def program() -> str:
 
 
 def main() -> int:
+    if sys.argv[1:2] and sys.argv[1] in ("list", "summary", "status", "logs", "stack", "timeline"):
+        from . import _commands
+
+        return _commands.run(sys.argv[1:])
     path = program()
     # The program starts Python for `weft run`: it must be the one that this weft is installed in.
     os.environ["WEFT_PYTHON"] = sys.executable

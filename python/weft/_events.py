@@ -51,6 +51,9 @@ def forget_after_fork() -> None:
 
 
 def _run() -> None:
+    from . import _stacks
+
+    _stacks.listen()
     printer = OutputPrinter()
     while True:
         event = _core.next_event()

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any, NamedTuple, Optional
 
 from . import _core
@@ -47,6 +46,8 @@ class Event(NamedTuple):
 
 def sessions(uid: Optional[int] = None) -> list:
     """The sessions of this user (root: of all users) on this machine, the newest last."""
+    import re
+
     if uid is None:
         uid = os.geteuid()
     found = []

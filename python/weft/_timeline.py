@@ -126,7 +126,16 @@ def timeline(filename: Optional[Any] = None, *, session: Optional[Session] = Non
         pid = trace.processes[number]["pid"]
         args = {"task": f"{key[0]}/{key[1]}"}
         events.append(
-            {"name": "submit", "cat": "submit", "ph": "X", "ts": at / 1000, "dur": 0, "pid": pid, "tid": 99, "args": args}
+            {
+                "name": "submit",
+                "cat": "submit",
+                "ph": "X",
+                "ts": at / 1000,
+                "dur": 0,
+                "pid": pid,
+                "tid": 99,
+                "args": args,
+            }
         )
     for number, (kind, producer, source, at, run) in enumerate(trace.flows, 1):
         about = {"cat": kind, "name": kind, "id": number}
@@ -189,7 +198,8 @@ def timeline_page(filename: Optional[Any] = None, *, session: Optional[Session] 
         "flows": [
             [
                 0 if producer is None else 1,
-                rows[source, producer.lane if producer else 0] if (source, producer.lane if producer else 0) in rows
+                rows[source, producer.lane if producer else 0]
+                if (source, producer.lane if producer else 0) in rows
                 else next(rows[key] for key in order if key[0] == source),
                 at - start,
                 index[id(run)],

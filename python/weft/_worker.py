@@ -57,7 +57,7 @@ def prepare_zygote() -> None:
     import faulthandler  # noqa: F401
     import signal  # noqa: F401
 
-    from . import _api, _errors, _functions  # noqa: F401
+    from . import _api, _errors, _functions, _stacks  # noqa: F401
 
     _api.set_namespace(namespace)
 
@@ -106,8 +106,9 @@ def _prepare() -> None:
     # so that programs started by tasks are not deaf to it.
     signal.signal(signal.SIGINT, lambda signum, frame: None)
 
-    from . import _api, _functions
+    from . import _api, _functions, _stacks
 
+    _stacks.listen()
     _api.install_fork_hooks()
     _functions.set_worker_path(sys.path)
 

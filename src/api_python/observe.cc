@@ -21,6 +21,8 @@ namespace {
 
 namespace nb = nanobind;
 
+constexpr int64_t kPatienceNs = 5'000'000'000;  // the daemon answers in microseconds, unless the machine is swamped
+
 // What came, without Python objects: collected outside the GIL.
 struct Observation {
   struct Process {
@@ -218,10 +220,31 @@ nb::dict Observe(uint32_t uid, int pid, uint32_t what, uint32_t limit, double ti
   return result;
 }
 
+// {"total": {...}, "available": {...}} of this process's own session.
+nb::dict SessionResources() {
+  Runtime* runtime = NeedRuntime();
+  if (!runtime) throw nb::python_error();
+  const int pid = runtime->node_pid();
+  Observation seen;
+  {
+    nb::gil_scoped_release release;
+    seen = Ask(::geteuid(), pid, 0, 0, core::NowNs() + kPatienceNs);
+  }
+  if (!seen.node) {
+    RaiseSystemError("WeftError\nthe node daemon cannot be asked for its resources: " + seen.error);
+    throw nb::python_error();
+  }
+  nb::dict result;
+  result["total"] = Amounts(seen.node->total);
+  result["available"] = Amounts(seen.node->available);
+  return result;
+}
+
 }  // namespace
 
 void DefineObserve(nb::module_& m) {
   m.def("observe", &Observe, nb::arg("uid"), nb::arg("pid"), nb::arg("what"), nb::arg("limit"), nb::arg("timeout"));
+  m.def("resources", &SessionResources);
   m.def("node_pid", [] { return g_runtime ? g_runtime->node_pid() : 0; });
   m.def("object_id_text",
         [](uint64_t owner, uint64_t index) { return core::ToString(core::ObjectId{{owner}, index}); });
