@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "api_python/actor.h"
 #include "api_python/buffers.h"
 #include "api_python/codec.h"
 #include "api_python/object_ref.h"
@@ -539,7 +540,9 @@ nb::object NextEvent() {
   if (event.kind == core::RuntimeEvent::kOutput) {
     nb::object text =
         nb::steal(PyUnicode_DecodeUTF8(event.text.data(), static_cast<Py_ssize_t>(event.text.size()), "replace"));
-    return nb::make_tuple("output", event.pid, event.is_stderr, text);
+    nb::object name =
+        nb::steal(PyUnicode_DecodeUTF8(event.name.data(), static_cast<Py_ssize_t>(event.name.size()), "replace"));
+    return nb::make_tuple("output", event.pid, event.is_stderr, text, name);
   }
   nb::object callback = nb::steal(static_cast<PyObject*>(event.cookie));
   nb::object ref = nb::steal(NewRef(event.object, true));
@@ -599,6 +602,7 @@ void RunWorker(int fd) {
   ++g_epoch;
   PythonRunner runner(*g_runtime);
   core::Executor executor(*g_runtime, runner);
+  runner.SetExecutor(&executor);
   executor.Run();
 }
 
@@ -637,6 +641,7 @@ PyMethodDef fast_methods[] = {
 NB_MODULE(_core, m) {
   using namespace weft::python;
   if (!InitRefType(m.ptr()) || !InitBufferTypes(m.ptr()) || !InitRemoteFunctionType(m.ptr()) ||
+      !InitActorTypes(m.ptr()) || !AddWorkerFunctions(m.ptr()) ||
       PyModule_AddFunctions(m.ptr(), fast_methods) != 0) {
     throw nb::python_error();
   }

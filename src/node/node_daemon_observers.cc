@@ -59,6 +59,7 @@ ProcessInfo NodeDaemon::Describe(const Process& process) const {
     stage = ProcessStage::kLeased;
   }
   info.stage = static_cast<uint8_t>(stage);
+  info.actor = process.actor_class;
   return info;
 }
 
@@ -86,13 +87,14 @@ void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question) {
   };
   for (const DeadProcess& dead : dead_) send_process(dead.info, dead.events);
   for (const auto& [id, process] : processes_) send_process(Describe(*process), process->events);
+  for (const ActorInfo& actor : directory_.Describe()) observers_->Send(observer, actor);
 
   if ((question.what & kObserveOutput) != 0) {
     auto send_output = [&](ProcessId id, int32_t pid, const OutputTail* tails) {
       for (int i = 0; i < 2; ++i) {
         std::string text = tails[i].text;
         if (text.size() > kOutputTailBytes) text.erase(0, text.size() - kOutputTailBytes);
-        if (!text.empty()) observers_->Send(observer, WorkerOutput{id, pid, static_cast<uint8_t>(i), std::move(text)});
+        if (!text.empty()) observers_->Send(observer, WorkerOutput{id, pid, static_cast<uint8_t>(i), std::move(text), ""});
       }
     };
     for (const DeadProcess& dead : dead_) send_output(dead.info.process, dead.info.pid, dead.output);

@@ -132,6 +132,7 @@ struct Welcome {  // with two descriptors: the process's own doorbell page, and 
   uint64_t object_store_bytes = 0;
   uint64_t reserved_bytes = 0;  // of the store, granted without asking
   uint32_t cpus = 0;            // whole CPUs of the node
+  uint64_t session = 0;         // random, the same for all its processes
 };
 struct ChannelOpened {  // with two descriptors: the channel's memory and the peer's doorbell page
   ProcessId peer;
@@ -180,6 +181,7 @@ struct WorkerOutput {
   int32_t pid = 0;
   uint8_t is_stderr = 0;
   std::string text;  // whole lines unless a line is longer than 64 kB
+  std::string name;  // of the actor's class; empty for a worker without one
 };
 struct LeaseRefused {  // no worker can be had for this shape, ever
   ResourceAmounts shape;
