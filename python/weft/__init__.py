@@ -56,6 +56,25 @@ try:
 except ImportError:
     __version__ = "0+unbuilt"
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import state
+    from ._timeline import timeline, timeline_page
+
+
+def __getattr__(name: str):
+    """What is needed seldom is imported when it is first asked for."""
+    if name == "state":
+        import importlib
+
+        return importlib.import_module(".state", __name__)
+    if name in ("timeline", "timeline_page"):
+        from . import _timeline
+
+        return getattr(_timeline, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "ActorClass",
     "ActorDiedError",
@@ -105,6 +124,9 @@ __all__ = [
     "put",
     "remote",
     "shutdown",
+    "state",
+    "timeline",
+    "timeline_page",
     "wait",
 ]
 

@@ -168,6 +168,10 @@ class ActorDirectory {
   ActorState StateOf(ObjectId actor) const;
   // "actor Counter" for messages about a worker; "worker" if it serves none.
   std::string NameOf(ProcessId worker) const;
+  // The class of the actor that lives in this worker; empty if it serves none.
+  std::string ClassOf(ProcessId worker) const;
+  // Every actor, the remembered dead first. For observers.
+  std::vector<ActorInfo> Describe() const;
 
   void CheckInvariants() const;
 
@@ -201,6 +205,8 @@ class ActorDirectory {
     uint32_t incarnation = 0;
     std::string why;
     std::string error;
+    std::string class_name;
+    size_t bytes() const { return why.size() + error.size() + class_name.size(); }
   };
   struct Early {  // asked for before it was created
     std::set<ProcessId> watchers;
@@ -216,7 +222,7 @@ class ActorDirectory {
   void WorkerEnded(ObjectId id, const ProcessEnded& event, std::vector<DirectoryAction>& out);
   void BeginEnding(Entry& entry, Ending ending, const std::string& why, std::vector<DirectoryAction>& out);
   void GiveNameUp(Actor& actor);
-  void Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error);
+  void Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error, std::string class_name);
   void StopWatching(ObjectId id, const std::set<ProcessId>& watchers);
   // An actor that cannot be made: its creator is told, and whoever asks later.
   void RefuseCreation(const ActorCreated& event, const std::string& why, std::vector<DirectoryAction>& out);

@@ -59,6 +59,7 @@ void NodeDaemon::Perform(const GrantActor& action) {
   pool_->WorkerWasTaken(action.worker);
   worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
   directory_.Handle(ActorPlaced{action.actor, action.worker, action.gpus}, directory_actions_);
+  worker->actor_class = directory_.ClassOf(action.worker);
 }
 
 void NodeDaemon::Perform(const RefuseActor& action) {
