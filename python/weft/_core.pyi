@@ -6,24 +6,26 @@ from typing import Any, Generic, NoReturn, TypeVar, final, overload
 
 from typing_extensions import ParamSpec
 
+from weft._calls import HasRemote
 from weft._options import TaskOptions
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_R_co = TypeVar("_R_co", covariant=True)  # objects are immutable: a reference to a bool is one to an int
 
 @final
-class ObjectRef(Generic[_R]):
+class ObjectRef(Generic[_R_co]):
     """A handle to an object. Made by weft only; hashable, comparable, weakly referenceable."""
 
     def hex(self) -> str: ...
     def binary(self) -> bytes: ...
-    def future(self) -> Future[_R]: ...
-    def __await__(self) -> Generator[Any, None, _R]: ...
+    def future(self) -> Future[_R_co]: ...
+    def __await__(self) -> Generator[Any, None, _R_co]: ...
     def __hash__(self) -> int: ...
     def __eq__(self, other: object) -> bool: ...
 
 @final
-class RemoteFunction(Generic[_P, _R]):
+class RemoteFunction(HasRemote[_P, ObjectRef[_R]], Generic[_P, _R]):
     """A function whose calls run as tasks."""
 
     _function: Callable[_P, _R]
@@ -33,10 +35,6 @@ class RemoteFunction(Generic[_P, _R]):
     def __init__(
         self, function: Callable[_P, _R], options: TaskOptions, exported: tuple[bytes, bytes, str] | None = None
     ) -> None: ...
-    @overload
-    def remote(self, *args: _P.args, **kwargs: _P.kwargs) -> ObjectRef[_R]: ...
-    @overload
-    def remote(self, *args: Any, **kwargs: Any) -> Any: ...  # references in place of values, several returns
     def options(self, **options: Any) -> RemoteFunction[_P, _R]: ...
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
 
