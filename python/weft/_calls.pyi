@@ -8,8 +8,8 @@
 # arguments off, because names cannot be carried over. References by keyword cannot be expressed at all.
 # pyright and mypy show these signatures in their errors, so the overload without references comes last, where pyright
 # takes its message from.
-from collections.abc import Callable
-from typing import Any, Generic, Protocol, TypeVar, overload
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypedDict, TypeVar, overload
 
 from typing_extensions import ParamSpec
 
@@ -249,4 +249,51 @@ class HasRemote(Generic[_P, _X]):
     def _positional(self) -> Callable[_P, Any]: ...
     @property
     def _gives(self) -> _X: ...
+
+class SeveralReturns(HasRemote[_P, _X], Generic[_P, _X]):
+    """A remote function or method with num_returns other than 1. At run time it is a RemoteFunction or ActorMethod."""
+
+    def options(self, **options: Any) -> HasRemote[_P, Any]: ...
+
+# ---- options; num_returns is apart from them, because it changes what a call gives -----------------------------------
+
+_Exceptions = bool | type[BaseException] | Sequence[type[BaseException]]
+
+class TaskOptionsGiven(TypedDict, total=False):
+    num_cpus: float | None
+    num_gpus: float | None
+    resources: dict[str, float] | None
+    memory: float | None
+    max_retries: int | None
+    retry_exceptions: _Exceptions | None
+    name: str | None
+    scheduling_strategy: str | None
+
+class ActorOptionsGiven(TypedDict, total=False):
+    num_cpus: float | None
+    num_gpus: float | None
+    resources: dict[str, float] | None
+    memory: float | None
+    max_restarts: int | None
+    max_task_retries: int | None
+    retry_exceptions: _Exceptions | None
+    max_concurrency: int | None
+    concurrency_groups: dict[str, int] | None
+    max_pending_calls: int | None
+    name: str | None
+    namespace: str | None
+    lifetime: str | None
+    get_if_exists: bool | None
+    allow_out_of_order_execution: bool | None
+    scheduling_strategy: str | None
+
+class MethodOptionsGiven(TypedDict, total=False):
+    max_task_retries: int | None
+    retry_exceptions: _Exceptions | None
+    concurrency_group: str | None
+    name: str | None
+
+# `@weft.remote(...)` does not know yet whether a function or a class follows.
+class RemoteOptionsGiven(ActorOptionsGiven, total=False):
+    max_retries: int | None
 

@@ -2,16 +2,17 @@
 # extension, so that neither changes without the other.
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import Any, Generic, NoReturn, TypeVar, final, overload
+from typing import Any, Generic, Literal, NoReturn, TypeVar, final, overload
 
-from typing_extensions import ParamSpec
+from typing_extensions import ParamSpec, Unpack
 
-from weft._calls import HasRemote
-from weft._options import TaskOptions
+from weft._calls import HasRemote, MethodOptionsGiven, SeveralReturns, TaskOptionsGiven
+from weft._options import ActorOptions, MethodOptions, TaskOptions
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _R_co = TypeVar("_R_co", covariant=True)  # objects are immutable: a reference to a bool is one to an int
+_T_co = TypeVar("_T_co", covariant=True)
 
 @final
 class ObjectRef(Generic[_R_co]):
@@ -35,7 +36,52 @@ class RemoteFunction(HasRemote[_P, ObjectRef[_R]], Generic[_P, _R]):
     def __init__(
         self, function: Callable[_P, _R], options: TaskOptions, exported: tuple[bytes, bytes, str] | None = None
     ) -> None: ...
-    def options(self, **options: Any) -> RemoteFunction[_P, _R]: ...
+    @overload
+    def options(
+        self, *, num_returns: Literal[1] | None = None, **options: Unpack[TaskOptionsGiven]
+    ) -> RemoteFunction[_P, _R]: ...
+    @overload
+    def options(
+        self, *, num_returns: Literal[0], **options: Unpack[TaskOptionsGiven]
+    ) -> SeveralReturns[_P, None]: ...
+    @overload
+    def options(
+        self, *, num_returns: int, **options: Unpack[TaskOptionsGiven]
+    ) -> SeveralReturns[_P, list[ObjectRef[Any]]]: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
+
+@final
+class ActorInfo:
+    """What a process must know of a class to call its actors. Made once per class, set of options and process."""
+
+    name: str
+    methods: dict[str, MethodOptions]
+    blob: bytes  # what weft._actor.info_from_blob makes the same from
+    def __init__(
+        self, name: str, methods: dict[str, MethodOptions], blob: bytes, max_pending_calls: int = -1
+    ) -> None: ...
+
+@final
+class ActorHandle(Generic[_T_co]):
+    """A handle of an actor. Made by weft only; hashable, comparable. Its attributes are the actor's methods."""
+
+    _info: ActorInfo
+    _actor_id: str
+    # Which methods the actor has depends on its class in a way that types cannot say; see weft.TypedActor.
+    def __getattr__(self, name: str) -> Any: ...
+    def __hash__(self) -> int: ...
+    def __eq__(self, other: object) -> bool: ...
+
+@final
+class ActorMethod:
+    """A method of an actor: called by .remote(...)."""
+
+    _handle: ActorHandle[Any]
+    _name: str
+    _options: MethodOptions
+    def __init__(self, handle: ActorHandle[Any], name: str, options: MethodOptions) -> None: ...
+    def remote(self, *args: Any, **kwargs: Any) -> Any: ...
+    def options(self, *, num_returns: int | None = None, **options: Unpack[MethodOptionsGiven]) -> ActorMethod: ...
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
 
 # ---- the session ----
@@ -58,7 +104,29 @@ def wait(
 ) -> tuple[list[ObjectRef[_R]], list[ObjectRef[_R]]]: ...
 def empty(dimensions: int, nbytes: int) -> Any: ...
 
+# ---- actors ----
+def create_actor(
+    info: ActorInfo,
+    creation: ActorOptions,
+    exported: tuple[bytes, bytes, str],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> ActorHandle[Any]: ...
+def lookup_actor(name: str, namespace: str) -> ActorHandle[Any]: ...
+def list_actors(all_namespaces: bool, namespace: str) -> list[tuple[str, str]]: ...  # (namespace, name)
+def kill_actor(handle: ActorHandle[Any], no_restart: bool) -> None: ...
+def cancel(ref: ObjectRef[Any], force: bool, recursive: bool) -> None: ...
+def current_actor() -> ActorHandle[Any] | None: ...
+
+# ---- who and where ----
+def current_call() -> dict[str, Any] | None: ...
+def process_info() -> dict[str, Any]: ...
+def resources() -> dict[str, dict[str, float]]: ...  # "total" and "available"
+
 # ---- for weft's own modules ----
+def _export(function: Callable[..., Any]) -> tuple[bytes, bytes, str]: ...  # weft._functions.export, references kept
+def set_local_mode(callbacks: dict[str, Callable[..., Any]] | None) -> None: ...
+def put_error(payload: bytes, is_system: bool = False) -> ObjectRef[Any]: ...
 def next_event() -> tuple[Any, ...] | None: ...
 def is_ready(ref: ObjectRef[Any]) -> bool: ...
 def call_when_ready(ref: ObjectRef[_R], callback: Callable[[ObjectRef[_R]], None]) -> None: ...

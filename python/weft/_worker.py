@@ -22,11 +22,11 @@ ZYGOTE_PROGRAM = (
 )
 
 
-def describe_driver() -> str:
-    """What a worker needs to know of the driver's interpreter. Called by init."""
+def describe_driver(namespace: str = "") -> str:
+    """What a worker needs to know of the driver and its interpreter. Called by init."""
     argv = [str(item).encode("utf-8", "backslashreplace").decode() for item in getattr(sys, "argv", [])]
     path = filter(is_text, absolute_path(sys.path))
-    return ("\x1f".join(path) + "\x1e" + "\x1f".join(argv)).replace("\0", "")
+    return ("\x1f".join(path) + "\x1e" + namespace + "\x1e" + "\x1f".join(argv)).replace("\0", "")
 
 
 def is_text(text: str) -> bool:
@@ -51,13 +51,15 @@ def _absolute(entry: str) -> str:
 
 def prepare_zygote() -> None:
     """Take over what the driver said, and import what every worker needs, once for all of them."""
-    _, _, argv = os.environ.pop("WEFT_DRIVER").partition("\x1e")
+    _, namespace, argv = os.environ.pop("WEFT_DRIVER").split("\x1e", 2)
     sys.argv[:] = argv.split("\x1f")
     import atexit  # noqa: F401
     import faulthandler  # noqa: F401
     import signal  # noqa: F401
 
-    from . import _errors, _functions  # noqa: F401
+    from . import _api, _errors, _functions  # noqa: F401
+
+    _api.set_namespace(namespace)
 
 
 def import_the_rest() -> None:

@@ -110,8 +110,13 @@ void RaiseSystemError(std::string_view name_and_message) {
   if (!raise) return;
   size_t end = std::min(name_and_message.find('\n'), name_and_message.size());
   std::string_view message = end < name_and_message.size() ? name_and_message.substr(end + 1) : "";
-  Owned never(PyObject_CallFunction(raise, "s#s#", name_and_message.data(), static_cast<Py_ssize_t>(end),
-                                    message.data(), static_cast<Py_ssize_t>(message.size())));
+  // After a NUL: the packed exception of user code that led to it, such as that of an actor's constructor.
+  size_t text_end = std::min(message.find('\0'), message.size());
+  std::string_view cause = text_end < message.size() ? message.substr(text_end + 1) : "";
+  message = message.substr(0, text_end);
+  Owned never(PyObject_CallFunction(raise, "s#s#y#", name_and_message.data(), static_cast<Py_ssize_t>(end),
+                                    message.data(), static_cast<Py_ssize_t>(message.size()), cause.data(),
+                                    static_cast<Py_ssize_t>(cause.size())));
   if (never) PyErr_SetString(PyExc_SystemError, "raise_system_error returned");
   ForgetOurFrames();
 }
@@ -568,6 +573,18 @@ PyObject* RestoreReference(PyObject*, PyObject* args) {
   return NewRef(object, true);
 }
 
+// weft._functions.export where references can be pickled. Those that the body captures are kept for good: any worker
+// may load it at any time.
+PyObject* Export(PyObject*, PyObject* function) {
+  if (!NeedRuntime()) return nullptr;
+  PyObject* export_function = Callback("weft._functions", "export");
+  if (!export_function) return nullptr;
+  Contained captured;
+  PyObject* exported = PyObject_CallFunctionObjArgs(export_function, function, nullptr);
+  if (exported) captured.objects.clear();
+  return exported;
+}
+
 nb::object Empty(uint32_t dimensions, uint64_t nbytes) {
   PyObject* room = NewRoom(core::ArrayHead::DataOffset(dimensions), nbytes);
   if (!room) throw nb::python_error();
@@ -610,6 +627,7 @@ PyMethodDef fast_methods[] = {
     {"wait", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Wait)), METH_VARARGS | METH_KEYWORDS,
      "wait(refs, *, num_returns=1, timeout=None, fetch_local=True): (ready, not ready)."},
     {"_restore_reference", RestoreReference, METH_VARARGS, nullptr},
+    {"_export", Export, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
