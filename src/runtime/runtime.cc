@@ -182,7 +182,7 @@ const TaskTemplate* Runtime::InternTemplate(TaskTemplate what, const ResourceAmo
 void Runtime::Submit(const TaskTemplate* what, std::string_view arguments, std::span<Object* const> dependencies,
                      std::span<Object* const> contained, Object** returns) {
   std::unique_lock lock(mutex_);
-  Submission submission{.what = what, .arguments = arguments};
+  Submission submission{.what = what, .arguments = arguments, .parent = CurrentExecution()};
   if (!dependencies.empty()) submission.dependencies.assign(dependencies.begin(), dependencies.end());
   if (!contained.empty()) submission.contained.assign(contained.begin(), contained.end());
   // The clock is read for lease bookkeeping only, so the cheap one does.

@@ -112,6 +112,9 @@ Happening HappeningOf(const Message& message) {
         return Happening::kAskValue;
       case PeerMessageKind::kValue:
         return Happening::kValue;
+      case PeerMessageKind::kCancelObject:
+      case PeerMessageKind::kCancelTask:
+        break;
     }
   }
   if (std::holds_alternative<WorkerReady>(message)) return Happening::kWorkerReady;

@@ -85,11 +85,15 @@ struct CreateActor {
   int32_t max_restarts = 0;  // -1: for ever
   uint8_t detached = 0;
   uint8_t get_if_exists = 0;
+  uint8_t deferred = 0;  // an argument of its constructor is not there yet: no worker before PlaceActor
   uint32_t depth = 0;
   std::string name;  // empty: none
   std::string name_space;
   std::string class_name;
   std::string metadata;  // what a front end needs to make a handle; opaque here
+};
+struct PlaceActor {
+  ObjectId actor;
 };
 struct LookupActor {  // answered by ActorAnswer
   uint64_t request = 0;
@@ -217,7 +221,7 @@ using Message =
                  OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened,
                  LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed,
                  ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
-                 ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged>;
+                 ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged, PlaceActor>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);
