@@ -16,7 +16,7 @@ from __future__ import annotations
 from . import exceptions
 from ._actor import ActorClass, TypedActor, cancel, exit_actor, get_actor, kill, list_named_actors, method
 from ._api import Context, empty, init, is_initialized, shutdown
-from ._core import ObjectRef, RemoteFunction, get, put, wait
+from ._core import ActorHandle, ObjectRef, RemoteFunction, get, put, wait
 from ._remote_function import remote
 from ._runtime_context import (
     RuntimeContext,
@@ -59,6 +59,7 @@ __all__ = [
     "ActorClass",
     "ActorDiedError",
     "ActorError",
+    "ActorHandle",
     "ActorUnavailableError",
     "AuthenticationError",
     "Context",

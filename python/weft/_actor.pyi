@@ -3,7 +3,7 @@ from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
 
 from typing_extensions import Concatenate, ParamSpec, Unpack
 
-from weft._calls import ActorOptionsGiven, HasRemote, MethodOptionsGiven, Remote, SeveralReturns
+from weft._calls import ActorOptionsGiven, HasRemote, MethodOptionsGiven, NoReturns, Remote, SeveralReturns
 from weft._core import ActorHandle, ActorInfo, ActorMethod, ObjectRef
 from weft._options import ActorOptions
 
@@ -53,8 +53,8 @@ class TypedActorClass(Generic[_P, _T]):
     def remote(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
 
 class TypedActor:
-    """Base of actor classes whose handles type checkers know: `Class.remote(...)` counts as a Class, and its methods that
-    are marked by @weft.method have .remote(...) with their own parameters. Has no effect at run time."""
+    """Base of actor classes whose handles type checkers know: `Class.remote(...)` counts as a Class, and its methods
+    that are marked by @weft.method have .remote(...) with their own parameters. Has no effect at run time."""
 
     @overload
     @classmethod
@@ -74,17 +74,17 @@ class BoundMethod(HasRemote[_P, ObjectRef[_R]], Generic[_P, _R]):
         self, *, num_returns: Literal[1] | None = None, **options: Unpack[MethodOptionsGiven]
     ) -> BoundMethod[_P, _R]: ...
     @overload
-    def options(self, *, num_returns: Literal[0], **options: Unpack[MethodOptionsGiven]) -> SeveralReturns[_P, None]: ...
+    def options(self, *, num_returns: Literal[0], **options: Unpack[MethodOptionsGiven]) -> NoReturns[_P]: ...
     @overload
-    def options(
-        self, *, num_returns: int, **options: Unpack[MethodOptionsGiven]
-    ) -> SeveralReturns[_P, list[ObjectRef[Any]]]: ...
+    def options(self, *, num_returns: int, **options: Unpack[MethodOptionsGiven]) -> SeveralReturns[_P]: ...
 
 class BoundAsyncMethod(HasRemote[_P, ObjectRef[_R]], Generic[_P, _R]):
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> Coroutine[Any, Any, _R]: ...
-    def options(self, *, num_returns: int | None = None, **options: Unpack[MethodOptionsGiven]) -> HasRemote[_P, Any]: ...
+    def options(
+        self, *, num_returns: int | None = None, **options: Unpack[MethodOptionsGiven]
+    ) -> HasRemote[_P, Any]: ...
 
-class BoundMethodOfSeveralReturns(SeveralReturns[_P, list[ObjectRef[Any]]], Generic[_P, _R]):
+class BoundMethodOfSeveralReturns(SeveralReturns[_P], Generic[_P, _R]):
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
 
 class Method(Generic[_P, _R]):

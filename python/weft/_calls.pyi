@@ -36,8 +36,8 @@ _F_in = TypeVar("_F_in", contravariant=True)
 _G_in = TypeVar("_G_in", contravariant=True)
 _H_in = TypeVar("_H_in", contravariant=True)
 
-# What has a `remote`: the same signature twice, once whole and once to be matched with a number of positional arguments.
-# `_gives` is what a call gives.
+# What has a `remote`: the same signature twice, once whole and once to be matched with a number of positional
+# arguments. `_gives` is what a call gives.
 class _Takes(Protocol[_P, _X_co]):
     @property
     def _signature(self) -> Callable[_P, Any]: ...
@@ -131,7 +131,9 @@ class Call2(Generic[_P, _A, _B, _X]):
 
 class Call3(Generic[_P, _A, _B, _C, _X]):
     @overload
-    def __call__(self, a: ObjectRef[_A], b: _B | ObjectRef[_B] = ..., c: _C | ObjectRef[_C] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self, a: ObjectRef[_A], b: _B | ObjectRef[_B] = ..., c: _C | ObjectRef[_C] = ..., /, **others: Any
+    ) -> _X: ...
     @overload
     def __call__(self, a: _A, b: ObjectRef[_B], c: _C | ObjectRef[_C] = ..., /, **others: Any) -> _X: ...
     @overload
@@ -141,9 +143,19 @@ class Call3(Generic[_P, _A, _B, _C, _X]):
 
 class Call4(Generic[_P, _A, _B, _C, _D, _X]):
     @overload
-    def __call__(self, a: ObjectRef[_A], b: _B | ObjectRef[_B] = ..., c: _C | ObjectRef[_C] = ..., d: _D | ObjectRef[_D] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: ObjectRef[_A],
+        b: _B | ObjectRef[_B] = ...,
+        c: _C | ObjectRef[_C] = ...,
+        d: _D | ObjectRef[_D] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: ObjectRef[_B], c: _C | ObjectRef[_C] = ..., d: _D | ObjectRef[_D] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self, a: _A, b: ObjectRef[_B], c: _C | ObjectRef[_C] = ..., d: _D | ObjectRef[_D] = ..., /, **others: Any
+    ) -> _X: ...
     @overload
     def __call__(self, a: _A, b: _B, c: ObjectRef[_C], d: _D | ObjectRef[_D] = ..., /, **others: Any) -> _X: ...
     @overload
@@ -153,11 +165,31 @@ class Call4(Generic[_P, _A, _B, _C, _D, _X]):
 
 class Call5(Generic[_P, _A, _B, _C, _D, _E, _X]):
     @overload
-    def __call__(self, a: ObjectRef[_A], b: _B | ObjectRef[_B] = ..., c: _C | ObjectRef[_C] = ..., d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: ObjectRef[_A],
+        b: _B | ObjectRef[_B] = ...,
+        c: _C | ObjectRef[_C] = ...,
+        d: _D | ObjectRef[_D] = ...,
+        e: _E | ObjectRef[_E] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: ObjectRef[_B], c: _C | ObjectRef[_C] = ..., d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: ObjectRef[_B],
+        c: _C | ObjectRef[_C] = ...,
+        d: _D | ObjectRef[_D] = ...,
+        e: _E | ObjectRef[_E] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: ObjectRef[_C], d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self, a: _A, b: _B, c: ObjectRef[_C], d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., /, **others: Any
+    ) -> _X: ...
     @overload
     def __call__(self, a: _A, b: _B, c: _C, d: ObjectRef[_D], e: _E | ObjectRef[_E] = ..., /, **others: Any) -> _X: ...
     @overload
@@ -167,15 +199,57 @@ class Call5(Generic[_P, _A, _B, _C, _D, _E, _X]):
 
 class Call6(Generic[_P, _A, _B, _C, _D, _E, _F, _X]):
     @overload
-    def __call__(self, a: ObjectRef[_A], b: _B | ObjectRef[_B] = ..., c: _C | ObjectRef[_C] = ..., d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: ObjectRef[_A],
+        b: _B | ObjectRef[_B] = ...,
+        c: _C | ObjectRef[_C] = ...,
+        d: _D | ObjectRef[_D] = ...,
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: ObjectRef[_B], c: _C | ObjectRef[_C] = ..., d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: ObjectRef[_B],
+        c: _C | ObjectRef[_C] = ...,
+        d: _D | ObjectRef[_D] = ...,
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: ObjectRef[_C], d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: _B,
+        c: ObjectRef[_C],
+        d: _D | ObjectRef[_D] = ...,
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: _C, d: ObjectRef[_D], e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: _B,
+        c: _C,
+        d: ObjectRef[_D],
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: _C, d: _D, e: ObjectRef[_E], f: _F | ObjectRef[_F] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self, a: _A, b: _B, c: _C, d: _D, e: ObjectRef[_E], f: _F | ObjectRef[_F] = ..., /, **others: Any
+    ) -> _X: ...
     @overload
     def __call__(self, a: _A, b: _B, c: _C, d: _D, e: _E, f: ObjectRef[_F], /, **others: Any) -> _X: ...
     @overload
@@ -183,17 +257,74 @@ class Call6(Generic[_P, _A, _B, _C, _D, _E, _F, _X]):
 
 class Call7(Generic[_P, _A, _B, _C, _D, _E, _F, _G, _X]):
     @overload
-    def __call__(self, a: ObjectRef[_A], b: _B | ObjectRef[_B] = ..., c: _C | ObjectRef[_C] = ..., d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., g: _G | ObjectRef[_G] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: ObjectRef[_A],
+        b: _B | ObjectRef[_B] = ...,
+        c: _C | ObjectRef[_C] = ...,
+        d: _D | ObjectRef[_D] = ...,
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        g: _G | ObjectRef[_G] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: ObjectRef[_B], c: _C | ObjectRef[_C] = ..., d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., g: _G | ObjectRef[_G] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: ObjectRef[_B],
+        c: _C | ObjectRef[_C] = ...,
+        d: _D | ObjectRef[_D] = ...,
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        g: _G | ObjectRef[_G] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: ObjectRef[_C], d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., g: _G | ObjectRef[_G] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: _B,
+        c: ObjectRef[_C],
+        d: _D | ObjectRef[_D] = ...,
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        g: _G | ObjectRef[_G] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: _C, d: ObjectRef[_D], e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., g: _G | ObjectRef[_G] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: _B,
+        c: _C,
+        d: ObjectRef[_D],
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        g: _G | ObjectRef[_G] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: _C, d: _D, e: ObjectRef[_E], f: _F | ObjectRef[_F] = ..., g: _G | ObjectRef[_G] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: _B,
+        c: _C,
+        d: _D,
+        e: ObjectRef[_E],
+        f: _F | ObjectRef[_F] = ...,
+        g: _G | ObjectRef[_G] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: _C, d: _D, e: _E, f: ObjectRef[_F], g: _G | ObjectRef[_G] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self, a: _A, b: _B, c: _C, d: _D, e: _E, f: ObjectRef[_F], g: _G | ObjectRef[_G] = ..., /, **others: Any
+    ) -> _X: ...
     @overload
     def __call__(self, a: _A, b: _B, c: _C, d: _D, e: _E, f: _F, g: ObjectRef[_G], /, **others: Any) -> _X: ...
     @overload
@@ -201,19 +332,93 @@ class Call7(Generic[_P, _A, _B, _C, _D, _E, _F, _G, _X]):
 
 class Call8(Generic[_P, _A, _B, _C, _D, _E, _F, _G, _H, _X]):
     @overload
-    def __call__(self, a: ObjectRef[_A], b: _B | ObjectRef[_B] = ..., c: _C | ObjectRef[_C] = ..., d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., g: _G | ObjectRef[_G] = ..., h: _H | ObjectRef[_H] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: ObjectRef[_A],
+        b: _B | ObjectRef[_B] = ...,
+        c: _C | ObjectRef[_C] = ...,
+        d: _D | ObjectRef[_D] = ...,
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        g: _G | ObjectRef[_G] = ...,
+        h: _H | ObjectRef[_H] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: ObjectRef[_B], c: _C | ObjectRef[_C] = ..., d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., g: _G | ObjectRef[_G] = ..., h: _H | ObjectRef[_H] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: ObjectRef[_B],
+        c: _C | ObjectRef[_C] = ...,
+        d: _D | ObjectRef[_D] = ...,
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        g: _G | ObjectRef[_G] = ...,
+        h: _H | ObjectRef[_H] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: ObjectRef[_C], d: _D | ObjectRef[_D] = ..., e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., g: _G | ObjectRef[_G] = ..., h: _H | ObjectRef[_H] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: _B,
+        c: ObjectRef[_C],
+        d: _D | ObjectRef[_D] = ...,
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        g: _G | ObjectRef[_G] = ...,
+        h: _H | ObjectRef[_H] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: _C, d: ObjectRef[_D], e: _E | ObjectRef[_E] = ..., f: _F | ObjectRef[_F] = ..., g: _G | ObjectRef[_G] = ..., h: _H | ObjectRef[_H] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: _B,
+        c: _C,
+        d: ObjectRef[_D],
+        e: _E | ObjectRef[_E] = ...,
+        f: _F | ObjectRef[_F] = ...,
+        g: _G | ObjectRef[_G] = ...,
+        h: _H | ObjectRef[_H] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: _C, d: _D, e: ObjectRef[_E], f: _F | ObjectRef[_F] = ..., g: _G | ObjectRef[_G] = ..., h: _H | ObjectRef[_H] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: _B,
+        c: _C,
+        d: _D,
+        e: ObjectRef[_E],
+        f: _F | ObjectRef[_F] = ...,
+        g: _G | ObjectRef[_G] = ...,
+        h: _H | ObjectRef[_H] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: _C, d: _D, e: _E, f: ObjectRef[_F], g: _G | ObjectRef[_G] = ..., h: _H | ObjectRef[_H] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self,
+        a: _A,
+        b: _B,
+        c: _C,
+        d: _D,
+        e: _E,
+        f: ObjectRef[_F],
+        g: _G | ObjectRef[_G] = ...,
+        h: _H | ObjectRef[_H] = ...,
+        /,
+        **others: Any,
+    ) -> _X: ...
     @overload
-    def __call__(self, a: _A, b: _B, c: _C, d: _D, e: _E, f: _F, g: ObjectRef[_G], h: _H | ObjectRef[_H] = ..., /, **others: Any) -> _X: ...
+    def __call__(
+        self, a: _A, b: _B, c: _C, d: _D, e: _E, f: _F, g: ObjectRef[_G], h: _H | ObjectRef[_H] = ..., /, **others: Any
+    ) -> _X: ...
     @overload
     def __call__(self, a: _A, b: _B, c: _C, d: _D, e: _E, f: _F, g: _G, h: ObjectRef[_H], /, **others: Any) -> _X: ...
     @overload
@@ -221,13 +426,21 @@ class Call8(Generic[_P, _A, _B, _C, _D, _E, _F, _G, _H, _X]):
 
 class Remote:
     @overload
-    def __get__(self, instance: _Takes8[_P, _A, _B, _C, _D, _E, _F, _G, _H, _X], owner: Any) -> Call8[_P, _A, _B, _C, _D, _E, _F, _G, _H, _X]: ...
+    def __get__(
+        self, instance: _Takes8[_P, _A, _B, _C, _D, _E, _F, _G, _H, _X], owner: Any
+    ) -> Call8[_P, _A, _B, _C, _D, _E, _F, _G, _H, _X]: ...
     @overload
-    def __get__(self, instance: _Takes7[_P, _A, _B, _C, _D, _E, _F, _G, _X], owner: Any) -> Call7[_P, _A, _B, _C, _D, _E, _F, _G, _X]: ...
+    def __get__(
+        self, instance: _Takes7[_P, _A, _B, _C, _D, _E, _F, _G, _X], owner: Any
+    ) -> Call7[_P, _A, _B, _C, _D, _E, _F, _G, _X]: ...
     @overload
-    def __get__(self, instance: _Takes6[_P, _A, _B, _C, _D, _E, _F, _X], owner: Any) -> Call6[_P, _A, _B, _C, _D, _E, _F, _X]: ...
+    def __get__(
+        self, instance: _Takes6[_P, _A, _B, _C, _D, _E, _F, _X], owner: Any
+    ) -> Call6[_P, _A, _B, _C, _D, _E, _F, _X]: ...
     @overload
-    def __get__(self, instance: _Takes5[_P, _A, _B, _C, _D, _E, _X], owner: Any) -> Call5[_P, _A, _B, _C, _D, _E, _X]: ...
+    def __get__(
+        self, instance: _Takes5[_P, _A, _B, _C, _D, _E, _X], owner: Any
+    ) -> Call5[_P, _A, _B, _C, _D, _E, _X]: ...
     @overload
     def __get__(self, instance: _Takes4[_P, _A, _B, _C, _D, _X], owner: Any) -> Call4[_P, _A, _B, _C, _D, _X]: ...
     @overload
@@ -250,10 +463,27 @@ class HasRemote(Generic[_P, _X]):
     @property
     def _gives(self) -> _X: ...
 
-class SeveralReturns(HasRemote[_P, _X], Generic[_P, _X]):
-    """A remote function or method with num_returns other than 1. At run time it is a RemoteFunction or ActorMethod."""
+# A remote function or method with num_returns other than 1; at run time it is a RemoteFunction or ActorMethod. What a
+# call gives is no type argument here, because it holds an Any, and that makes mypy give up on overloads.
+class SeveralReturns(Generic[_P]):
+    remote: Remote
+    def options(self, **options: Any) -> Any: ...
+    @property
+    def _signature(self) -> Callable[_P, Any]: ...
+    @property
+    def _positional(self) -> Callable[_P, Any]: ...
+    @property
+    def _gives(self) -> list[ObjectRef[Any]]: ...
 
-    def options(self, **options: Any) -> HasRemote[_P, Any]: ...
+class NoReturns(Generic[_P]):
+    remote: Remote
+    def options(self, **options: Any) -> Any: ...
+    @property
+    def _signature(self) -> Callable[_P, Any]: ...
+    @property
+    def _positional(self) -> Callable[_P, Any]: ...
+    @property
+    def _gives(self) -> None: ...
 
 # ---- options; num_returns is apart from them, because it changes what a call gives -----------------------------------
 
@@ -296,4 +526,3 @@ class MethodOptionsGiven(TypedDict, total=False):
 # `@weft.remote(...)` does not know yet whether a function or a class follows.
 class RemoteOptionsGiven(ActorOptionsGiven, total=False):
     max_retries: int | None
-

@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar, final, overload
 
 from typing_extensions import ParamSpec, Unpack
 
-from weft._calls import HasRemote, MethodOptionsGiven, SeveralReturns, TaskOptionsGiven
+from weft._calls import HasRemote, MethodOptionsGiven, NoReturns, SeveralReturns, TaskOptionsGiven
 from weft._options import ActorOptions, MethodOptions, TaskOptions
 
 _P = ParamSpec("_P")
@@ -41,13 +41,9 @@ class RemoteFunction(HasRemote[_P, ObjectRef[_R]], Generic[_P, _R]):
         self, *, num_returns: Literal[1] | None = None, **options: Unpack[TaskOptionsGiven]
     ) -> RemoteFunction[_P, _R]: ...
     @overload
-    def options(
-        self, *, num_returns: Literal[0], **options: Unpack[TaskOptionsGiven]
-    ) -> SeveralReturns[_P, None]: ...
+    def options(self, *, num_returns: Literal[0], **options: Unpack[TaskOptionsGiven]) -> NoReturns[_P]: ...
     @overload
-    def options(
-        self, *, num_returns: int, **options: Unpack[TaskOptionsGiven]
-    ) -> SeveralReturns[_P, list[ObjectRef[Any]]]: ...
+    def options(self, *, num_returns: int, **options: Unpack[TaskOptionsGiven]) -> SeveralReturns[_P]: ...
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
 
 @final

@@ -3,9 +3,9 @@ from typing import Any, Literal, NoReturn, TypeVar, overload
 
 from typing_extensions import ParamSpec, Unpack
 
-from weft._actor import ActorClass, ConstructedBy, TypedActor, ActorClassOf
-from weft._calls import RemoteOptionsGiven, SeveralReturns, TaskOptionsGiven
-from weft._core import ObjectRef, RemoteFunction
+from weft._actor import ActorClass, ActorClassOf, ConstructedBy, TypedActor
+from weft._calls import NoReturns, RemoteOptionsGiven, SeveralReturns, TaskOptionsGiven
+from weft._core import RemoteFunction
 from weft._options import TaskOptions
 
 _P = ParamSpec("_P")
@@ -26,10 +26,10 @@ class _Decorator:
     def __call__(self, function: Callable[_P, _R], /) -> RemoteFunction[_P, _R]: ...
 
 class _DecoratorWithoutReturn:
-    def __call__(self, function: Callable[_P, Any], /) -> SeveralReturns[_P, None]: ...
+    def __call__(self, function: Callable[_P, Any], /) -> NoReturns[_P]: ...
 
 class _DecoratorOfSeveralReturns:
-    def __call__(self, function: Callable[_P, Any], /) -> SeveralReturns[_P, list[ObjectRef[Any]]]: ...
+    def __call__(self, function: Callable[_P, Any], /) -> SeveralReturns[_P]: ...
 
 # A class that says how its methods are called stays what it is; others become actor classes. (ConstructedBy is how mypy
 # sees the constructor of a class, type[_T] how pyright does.)
