@@ -356,6 +356,11 @@ class ActorClass:
     def remote(self, *args, **kwargs):
         """Make an actor; returns its handle at once. The arguments are those of the class."""
         found = self._methods()
+        abstract = getattr(self._cls, "__abstractmethods__", None)
+        if abstract:
+            raise TypeError(
+                f"{self._cls.__name__} is abstract and cannot be made: {', '.join(sorted(abstract))} must be defined"
+            )
         _check(f"{self._cls.__qualname__.rpartition('<locals>.')[2]}.__init__", found.init.text, args, kwargs)
         namespace = _api.namespace()
         creation = self._creation

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 
 from . import _core, _errors
+from ._actor import _Found, check_arguments, method_with_options, missing_method, refuse_method_call
 from .exceptions import ActorDiedError
 
 __all__ = [
@@ -180,6 +181,7 @@ class _Actor:
         self.why_dead = None
         self.constructor_error = b""
         self.loop = None
+        self.is_async = _Found(cls).is_async
 
     def construct(self) -> None:
         self.incarnation += 1
@@ -213,12 +215,7 @@ class _Actor:
 
     def run(self, function, args, kwargs):
         result = function(*args, **kwargs)
-        return self.wait_for(result) if hasattr(result, "__await__") and self.is_async() else result
-
-    def is_async(self) -> bool:
-        from ._actor import _Found
-
-        return _Found(self.cls).is_async
+        return self.wait_for(result) if self.is_async and type(result).__name__ == "coroutine" else result
 
     def wait_for(self, coroutine):
         """Run it to its end in the actor's loop; in a thread of its own if this one runs a loop already."""
@@ -234,7 +231,7 @@ class _Actor:
         from concurrent.futures import ThreadPoolExecutor
 
         with ThreadPoolExecutor(1) as thread:
-            return thread.submit(lambda: asyncio.new_event_loop().run_until_complete(whole())).result()
+            return thread.submit(asyncio.run, whole()).result()
 
     def close(self) -> None:
         if self.loop is not None and not self.loop.is_running():
@@ -261,8 +258,6 @@ class Handle:
     def __getattr__(self, name):
         options = self._actor.info.methods.get(name)
         if options is None:
-            from ._actor import missing_method
-
             missing_method(self, name)
         return LocalMethod(self, name, options)
 
@@ -297,18 +292,12 @@ class LocalMethod:
         self._options = options
 
     def options(self, **given):
-        from ._actor import method_with_options
-
         return method_with_options(self, given)
 
     def __call__(self, *args, **kwargs):
-        from ._actor import refuse_method_call
-
         refuse_method_call(self)
 
     def remote(self, *args, **kwargs):
-        from ._actor import check_arguments
-
         actor, options = self._handle._actor, self._options
         if _actors.get(actor.id) is not actor:
             raise ValueError(f"{self._handle!r} belonged to a session that has ended")

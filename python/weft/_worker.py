@@ -106,10 +106,41 @@ def _prepare() -> None:
     # so that programs started by tasks are not deaf to it.
     signal.signal(signal.SIGINT, lambda signum, frame: None)
 
-    from . import _api, _functions
+    from . import _api, _core, _functions
+
+    # Sent by our own process when what it runs is cancelled.
+    signal.signal(_core._interrupt_signal(), _raise_if_cancelled)
 
     _api.install_fork_hooks()
     _functions.set_worker_path(sys.path)
+
+
+def _raise_if_cancelled(signum, frame) -> None:
+    from . import _core
+
+    if _core._take_interrupt():
+        from ._actor_worker import Cancelled
+
+        raise Cancelled
+
+
+_visible_gpus = None  # CUDA_VISIBLE_DEVICES as the driver had it
+_assigned_gpus: list = []
+
+
+def set_gpus(numbers: list) -> None:
+    """The tasks that follow have these GPUs. Called by C++ when a lease begins."""
+    global _assigned_gpus, _visible_gpus
+    if _visible_gpus is None:
+        _visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if numbers == _assigned_gpus:
+        return
+    _assigned_gpus = numbers
+    devices = [device for device in _visible_gpus.split(",") if device]
+    # If the driver may use only some devices, the numbers count among those.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
+        devices[number] if number < len(devices) else str(number) for number in numbers
+    )
 
 
 def _leave(code: int) -> None:

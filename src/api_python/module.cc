@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "api_python/actor.h"
 #include "api_python/buffers.h"
 #include "api_python/codec.h"
 #include "api_python/object_ref.h"
@@ -598,6 +599,7 @@ void RunWorker(int fd) {
   ++g_epoch;
   PythonRunner runner(*g_runtime);
   core::Executor executor(*g_runtime, runner);
+  runner.SetExecutor(&executor);
   executor.Run();
 }
 
@@ -636,6 +638,7 @@ PyMethodDef fast_methods[] = {
 NB_MODULE(_core, m) {
   using namespace weft::python;
   if (!InitRefType(m.ptr()) || !InitBufferTypes(m.ptr()) || !InitRemoteFunctionType(m.ptr()) ||
+      !InitActorTypes(m.ptr()) || !AddWorkerFunctions(m.ptr()) ||
       PyModule_AddFunctions(m.ptr(), fast_methods) != 0) {
     throw nb::python_error();
   }

@@ -8,7 +8,7 @@ namespace weft::core {
 namespace {
 
 // Separates a system error's message from the packed exception that caused it.
-constexpr char kCauseMark = '\x1e';
+constexpr char kCauseMark = '\0';
 
 }  // namespace
 

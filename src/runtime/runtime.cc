@@ -207,6 +207,14 @@ Object* Runtime::PutInline(std::string_view bytes, std::span<Object* const> cont
   return object;
 }
 
+Object* Runtime::PutError(ValueKind kind, std::string_view error) {
+  std::unique_lock lock(mutex_);
+  Object* object = owner_->NewOwned();
+  owner_->Resolve(object, kind, error, {}, {}, actions_);
+  NotifyPeers(lock);
+  return object;
+}
+
 Status Runtime::Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes) {
   uint64_t request = next_reservation_++;
   reserving_[request] = bytes;

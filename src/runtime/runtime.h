@@ -135,12 +135,14 @@ class Runtime {
                   std::span<Object* const> dependencies, std::span<Object* const> contained, size_t max_pending,
                   Object** returns);
   void Cancel(Object* object, bool force, bool recursive);
+  bool IsCall(Object* object);  // of an actor, by this process, and pending
   // What a thread of this worker runs, for what it submits; 0: nothing.
   static void SetCurrentExecution(uint64_t number);
   static uint64_t CurrentExecution();
 
   // ---- objects. Each Object* given out comes with one local reference.
   Object* PutInline(std::string_view bytes, std::span<Object* const> contained);
+  Object* PutError(ValueKind kind, std::string_view error);  // kTaskError or kSystemError
   // Room of `size` bytes for a value that will belong to `id` (zero: an object of ours to be put). May wait for room.
   // Fails with kFull (message for the user), or kTimeout if a signal wants handling: then call again.
   Result<StoreRoom> Allocate(uint64_t size, ObjectId id, Populate populate);

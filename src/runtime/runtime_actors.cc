@@ -141,4 +141,9 @@ void Runtime::Cancel(Object* object, bool force, bool recursive) {
   NotifyPeers(lock);
 }
 
+bool Runtime::IsCall(Object* object) {
+  std::lock_guard lock(mutex_);
+  return object->producer != nullptr && object->producer->actor != nullptr;
+}
+
 }  // namespace weft::core

@@ -53,7 +53,7 @@ template <class V>
 void Fields(V&, Farewell&) {}
 template <class V>
 void Fields(V& v, Welcome& m) {
-  v(m.process, m.driver, m.object_store_bytes, m.reserved_bytes, m.cpus);
+  v(m.process, m.driver, m.object_store_bytes, m.reserved_bytes, m.cpus, m.session);
 }
 template <class V>
 void Fields(V& v, ChannelOpened& m) {

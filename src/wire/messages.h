@@ -132,6 +132,7 @@ struct Welcome {  // with one descriptor: the process's own doorbell page
   uint64_t object_store_bytes = 0;
   uint64_t reserved_bytes = 0;  // of the store, granted without asking
   uint32_t cpus = 0;            // whole CPUs of the node
+  uint64_t session = 0;         // random, the same for all its processes
 };
 struct ChannelOpened {  // with two descriptors: the channel's memory and the peer's doorbell page
   ProcessId peer;
