@@ -333,6 +333,7 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
   bool missing = false;
   if (fits) {
     for (uint32_t i = 0; i < head.num_returns; ++i) execution.returns.push_back({from, in.Fixed<uint64_t>()});
+    call.first_return = execution.returns.empty() ? head.task : execution.returns[0].index;
     for (uint32_t i = 0; i < head.num_mentioned; ++i) mentioned.push_back(in.Fixed<ObjectId>());
     for (uint32_t i = 0; i < head.num_dependencies && in.ok(); ++i) {
       auto dependency = in.Fixed<DependencyHead>();
@@ -550,8 +551,9 @@ void Executor::TakeEarlyCancel(const Execution& execution) {
 
 void Executor::NoteBegin(Execution& execution) {
   const TaskCall& call = execution.call;
-  execution.event = runtime_.log_.Begin(call.submitter, call.task, execution.returns.empty() ? 0 : execution.returns[0].index,
-                                        call.what->event_name, call.attempt);
+  execution.event =
+      runtime_.log_.Begin(call.submitter, call.task, execution.returns.empty() ? 0 : execution.returns[0].index,
+                          call.what->event_name, call.attempt);
 }
 
 void Executor::Reply(Execution& execution) {

@@ -180,11 +180,14 @@ void Owner::FailCall(Task* task, bool may_have_run, Actions& out) {
 
 void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
+  auto state = static_cast<ActorState>(change.state);
+  // Also for an actor that was let go meanwhile: the runtime numbers its channels as we number the workers.
+  const bool has_worker = state == ActorState::kStarting || state == ActorState::kAlive;
+  if (has_worker) WorkerRecord(change.worker);
   auto it = actors_.find(change.actor);
   if (it == actors_.end()) return;
   Actor* actor = it->second.get();
   if (actor->state == ActorState::kDead || change.incarnation < actor->incarnation) return;
-  auto state = static_cast<ActorState>(change.state);
   actor->why = change.why;
   actor->incarnation = change.incarnation;
   if (state == ActorState::kDead) {
@@ -193,7 +196,7 @@ void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& o
     return Settle(out);
   }
   actor->state = state;
-  if (state == ActorState::kStarting || state == ActorState::kAlive) {
+  if (has_worker) {
     LeasedWorker& worker = WorkerRecord(change.worker);
     bool fresh = actor->worker != static_cast<int32_t>(&worker - workers_.data());
     if (fresh && !worker.dead) {

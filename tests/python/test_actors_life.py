@@ -115,6 +115,13 @@ def test_calls_made_before_the_actor_has_started_run_though_the_handle_is_droppe
     wait_until(lambda: notes(path) == ["ran"])
 
 
+def test_actors_that_are_dropped_while_they_start_leave_the_others_alone():
+    """Their workers are named to a driver that has forgotten them."""
+    for _ in range(20):
+        Worker.remote()
+        assert weft.get(Worker.remote().work.remote(), timeout=30) == 1
+
+
 def test_the_result_of_a_dropped_actor_stays():
     ref = Worker.remote().work.remote()
     assert weft.get(ref, timeout=30) == 1
