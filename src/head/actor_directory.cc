@@ -36,11 +36,6 @@ ActorState ActorDirectory::StateOf(ObjectId actor) const {
   return found == actors_.end() ? ActorState::kDead : found->second.state;
 }
 
-std::string ActorDirectory::NameOf(ProcessId worker) const {
-  auto found = workers_.find(worker);
-  return found == workers_.end() ? "worker" : Called(actors_.at(found->second));
-}
-
 // ---- creation ---------------------------------------------------------------------------------------------------
 
 void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryAction>& out) {

@@ -166,8 +166,6 @@ class ActorDirectory {
   size_t remembered() const { return dead_.size(); }
   // kDead for one that is not known.
   ActorState StateOf(ObjectId actor) const;
-  // "actor Counter" for messages about a worker; "worker" if it serves none.
-  std::string NameOf(ProcessId worker) const;
 
   void CheckInvariants() const;
 
