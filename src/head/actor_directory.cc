@@ -36,11 +36,6 @@ ActorState ActorDirectory::StateOf(ObjectId actor) const {
   return found == actors_.end() ? ActorState::kDead : found->second.state;
 }
 
-std::string ActorDirectory::NameOf(ProcessId worker) const {
-  auto found = workers_.find(worker);
-  return found == workers_.end() ? "worker" : Called(actors_.at(found->second));
-}
-
 std::string ActorDirectory::ClassOf(ProcessId worker) const {
   auto found = workers_.find(worker);
   return found == workers_.end() ? "" : actors_.at(found->second).class_name;
@@ -150,14 +145,15 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
   }
 }
 
-void ActorDirectory::Handle(const ActorReadyToPlace& event, std::vector<DirectoryAction>& out) {
+void ActorDirectory::Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out) {
+  auto found = actors_.find(event.actor);
   if (event.actor.owner != event.from) {
-    out.emplace_back(RefuseSender{event.from, "spoke for an actor that it did not create"});
+    out.emplace_back(RefuseSender{event.from, "spoke for an actor of another process"});
     return;
   }
-  auto found = actors_.find(event.actor);
-  if (found == actors_.end() || !std::exchange(found->second.deferred, false)) return;
+  if (found == actors_.end() || !found->second.deferred || found->second.ending != Ending::kNo) return;
   auto& actor = found->second;
+  actor.deferred = false;
   out.emplace_back(WantActor{event.actor, actor.to_place, actor.to_hold, actor.depth});
 }
 
