@@ -36,6 +36,10 @@ struct ActorCreated {  // the shapes are valid
   ProcessId from;
   CreateActor message;
 };
+struct ActorArgumentsCame {  // its creator has what the constructor needs
+  ProcessId from;
+  ObjectId actor;
+};
 struct ActorLookedUp {
   ProcessId from;
   LookupActor message;
