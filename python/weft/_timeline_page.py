@@ -56,7 +56,8 @@ _PAGE = r"""<!doctype html>
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const canvas = document.getElementById("canvas"), tip = document.getElementById("tip"), paint = canvas.getContext("2d");
+  const canvas = document.getElementById("canvas"), tip = document.getElementById("tip");
+  const paint = canvas.getContext("2d");
   const GUTTER = 170, AXIS = 26, ROW = 26, BAR = 18;
   // A slice: [row, begin, duration, name, outcome, task]. Times in nanoseconds from the first.
   const slices = data.slices, flows = data.flows;
@@ -150,7 +151,10 @@ _PAGE = r"""<!doctype html>
           paint.fillRect(x, y + BAR - 3, right - x, 3);
         }
         paint.globalAlpha = 1;
-        if (row[i] === view.hover) { paint.strokeStyle = text; paint.strokeRect(x + 0.5, y + 0.5, right - x - 1, BAR - 1); }
+        if (row[i] === view.hover) {
+          paint.strokeStyle = text;
+          paint.strokeRect(x + 0.5, y + 0.5, right - x - 1, BAR - 1);
+        }
         if (right - x > 34) {
           paint.fillStyle = "#fff";
           paint.save();
@@ -261,7 +265,8 @@ _PAGE = r"""<!doctype html>
     }
     if (found >= 0) {
       const [number, begin, took, name, outcome, task] = slices[found];
-      tip.textContent = `${data.names[name]}\n${duration(took)}, from ${duration(begin)}\n${outcome}, ${data.rows[number]}\ntask ${task}`;
+      tip.textContent = [data.names[name], `${duration(took)}, from ${duration(begin)}`,
+                         `${outcome}, ${data.rows[number]}`, `task ${task}`].join("\n");
       tip.style.display = "block";
       tip.style.left = Math.min(x + 14, canvas.clientWidth - tip.offsetWidth - 8) + "px";
       tip.style.top = Math.min(y + 14, canvas.clientHeight - tip.offsetHeight - 8) + "px";
