@@ -14,9 +14,10 @@ from __future__ import annotations
 # Importing weft must stay cheap (it is part of every program's start): nothing here or in the modules below may
 # import more than the interpreter has loaded already. What needs more imports it where it is used.
 from . import exceptions
-from ._actor import ActorClass, cancel, exit_actor, get_actor, kill, list_named_actors, method
+from ._actor import ActorClass, TypedActor, cancel, exit_actor, get_actor, kill, list_named_actors, method
 from ._api import Context, empty, init, is_initialized, shutdown
-from ._core import ObjectRef, RemoteFunction, get, put, wait
+from ._completion import as_completed, map_unordered
+from ._core import ActorHandle, ObjectRef, RemoteFunction, get, put, wait
 from ._remote_function import remote
 from ._runtime_context import (
     RuntimeContext,
@@ -78,6 +79,7 @@ __all__ = [
     "ActorClass",
     "ActorDiedError",
     "ActorError",
+    "ActorHandle",
     "ActorUnavailableError",
     "AuthenticationError",
     "Context",
@@ -97,11 +99,13 @@ __all__ = [
     "RuntimeEnvSetupError",
     "TaskCancelledError",
     "TaskError",
+    "TypedActor",
     "UnschedulableError",
     "VersionMismatchError",
     "WeftError",
     "WorkerCrashedError",
     "__version__",
+    "as_completed",
     "available_resources",
     "cancel",
     "cluster_resources",
@@ -116,6 +120,7 @@ __all__ = [
     "is_initialized",
     "kill",
     "list_named_actors",
+    "map_unordered",
     "method",
     "nodes",
     "put",
@@ -126,3 +131,9 @@ __all__ = [
     "timeline_page",
     "wait",
 ]
+
+
+def __getattr__(name: str):
+    if name == "util":
+        return __import__("weft.util").util  # on first use: it imports more than a program needs to start
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")

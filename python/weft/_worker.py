@@ -53,6 +53,11 @@ def prepare_zygote() -> None:
     """Take over what the driver said, and import what every worker needs, once for all of them."""
     _, namespace, argv = os.environ.pop("WEFT_DRIVER").split("\x1e", 2)
     sys.argv[:] = argv.split("\x1f")
+    if "WEFT_RAY_API" in os.environ:  # the driver was started by `weft run`: `import ray` gives weft here as well
+        from .compat import _finder
+
+        _finder.install()
+        from .compat import ray  # noqa: F401
     import atexit  # noqa: F401
     import faulthandler  # noqa: F401
     import signal  # noqa: F401

@@ -22,6 +22,7 @@ constexpr const char* kHelp =
     "       weft COMMAND [...]\n"
     "\n"
     "commands:\n"
+    "  run       run a Python program in which `import ray` gives weft; see weft run --help\n"
     "  status    the sessions that run on this machine, and what they use\n"
     "  list      tasks, actors, objects, nodes or workers of a session\n"
     "  summary   the same in numbers\n"

@@ -294,7 +294,18 @@ Object* Runtime::PutStored(const StoreRoom& room, std::span<Object* const> conta
 }
 
 Object* Runtime::FindReference(ObjectId id) {
+  Object* object = nullptr;
+  FindReferences({&id, 1}, &object);
+  return object;
+}
+
+void Runtime::FindReferences(std::span<const ObjectId> ids, Object** found) {
   std::unique_lock lock(mutex_);
+  for (size_t i = 0; i < ids.size(); ++i) found[i] = FindLocked(ids[i]);
+  NotifyPeers(lock);
+}
+
+Object* Runtime::FindLocked(ObjectId id) {
   Object* object = owner_->Find(id);
   if (object) {
     AddReference(object);
@@ -306,7 +317,6 @@ Object* Runtime::FindReference(ObjectId id) {
   if (!object->resolved()) {
     Route(id.owner, {.kind = PeerMessageKind::kMention, .id = id, .process = self(), .count = 1});
   }
-  NotifyPeers(lock);
   return object;
 }
 
@@ -406,11 +416,37 @@ void Runtime::CallWhenReady(Object* object, void* cookie) {
     return;
   }
   ++object->callbacks;
-  callbacks_[object].push_back(cookie);
+  callbacks_[object].push_back({.cookie = cookie});
   owner_->Want(object, actions_);
   Perform();
   if (!polling_) ArmBackground();
   NotifyPeers(lock);
+}
+
+void Runtime::Watch(const std::shared_ptr<Completions>& to, std::span<const Watched> objects) {
+  std::unique_lock lock(mutex_);
+  for (const Watched& watched : objects) {
+    if (watched.object->resolved()) {
+      to->ready.push_back(watched.number);
+      continue;
+    }
+    ++watched.object->callbacks;
+    callbacks_[watched.object].push_back({.completions = to, .number = watched.number});
+    owner_->Want(watched.object, actions_);
+  }
+  Perform();
+  NotifyPeers(lock);
+}
+
+void Runtime::Unwatch(const std::shared_ptr<Completions>& to, std::span<const Watched> objects) {
+  std::unique_lock lock(mutex_);
+  for (const Watched& watched : objects) {
+    auto it = callbacks_.find(watched.object);
+    if (it == callbacks_.end()) continue;
+    watched.object->callbacks -=
+        static_cast<uint32_t>(std::erase_if(it->second, [&](const Callback& call) { return call.completions == to; }));
+    if (it->second.empty()) callbacks_.erase(it);
+  }
 }
 
 RuntimeStats Runtime::Stats() {
