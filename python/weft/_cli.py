@@ -1,4 +1,4 @@
-"""`weft` on the command line: `weft run` is Python's (weft._run), all else the C++ program inside the package."""
+"""`weft` on the command line: `run` and the commands that look at sessions are Python's, all else the C++ program."""
 
 import os
 import sys
@@ -15,6 +15,10 @@ def main() -> int:
         from ._run import main as run
 
         return run(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in ("list", "summary", "status", "logs", "stack", "timeline"):
+        from . import _commands
+
+        return _commands.run(sys.argv[1:])
     path = program()
     try:
         os.execv(path, ["weft", *sys.argv[1:]])

@@ -62,7 +62,7 @@ def prepare_zygote() -> None:
     import faulthandler  # noqa: F401
     import signal  # noqa: F401
 
-    from . import _api, _errors, _functions  # noqa: F401
+    from . import _api, _errors, _functions, _stacks  # noqa: F401
 
     _api.set_namespace(namespace)
 
@@ -111,11 +111,12 @@ def _prepare() -> None:
     # so that programs started by tasks are not deaf to it.
     signal.signal(signal.SIGINT, lambda signum, frame: None)
 
-    from . import _api, _core, _functions
+    from . import _api, _core, _functions, _stacks
 
     # Sent by our own process when what it runs is cancelled.
     signal.signal(_core._interrupt_signal(), _raise_if_cancelled)
 
+    _stacks.listen()
     _api.install_fork_hooks()
     _functions.set_worker_path(sys.path)
 

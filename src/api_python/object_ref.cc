@@ -9,6 +9,10 @@ PyTypeObject* g_ref_type = nullptr;
 namespace {
 
 thread_local Contained* t_contained = nullptr;
+thread_local Held* t_held = nullptr;
+uint32_t g_stamp = 0;
+
+constexpr ptrdiff_t kMostSkipped = 4;  // entries of a value's list that Held::Next passes over in search
 
 void Dealloc(PyObject* self) {
   auto* ref = reinterpret_cast<RefObject*>(self);
@@ -134,6 +138,36 @@ PyType_Spec spec = {"weft.ObjectRef", sizeof(RefObject), 0, Py_TPFLAGS_DEFAULT, 
 
 }  // namespace
 
+uint32_t NextStamp() {
+  if (++g_stamp == 0) ++g_stamp;  // new handles have none
+  return g_stamp;
+}
+
+Held::Held(Object* of) : outer_(t_held) {
+  // The list of a resolved object does not change any more.
+  if (of && of->resolved() && of->contained) {
+    at_ = of->contained->data();
+    end_ = at_ + of->contained->size();
+  }
+  t_held = this;
+}
+Held::~Held() { t_held = outer_; }
+Held* Held::Current() { return t_held; }
+
+Object* Held::Next(ObjectId id) {
+  // Handles of actors are in the list as well, and are found otherwise.
+  Object* const* at = at_;
+  while (at != end_ && (*at)->id != id) {
+    if (++at - at_ > kMostSkipped) return nullptr;
+  }
+  if (at == end_) return nullptr;
+  Object* object = *at;
+  at_ = at + 1;
+  Runtime::AddReference(object);
+  return object;
+}
+
+Contained* Contained::Current() { return t_contained; }
 Contained::Contained() : outer(t_contained) { t_contained = this; }
 Contained::~Contained() {
   t_contained = outer;
@@ -166,6 +200,7 @@ PyObject* NewRef(Object* object, bool alias) {
   ref->object = object;
   ref->epoch = g_epoch;
   ref->stamp = 0;
+  ref->number = 0;
   ref->alias = alias;
   ref->weak_references = nullptr;
   return reinterpret_cast<PyObject*>(ref);
