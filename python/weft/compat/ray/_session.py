@@ -92,10 +92,13 @@ def _await_workers(count: int) -> None:
 
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
-        processes = _observe.observe()["processes"]
+        try:
+            processes = _observe.observe()["processes"]
+        except weft.WeftError:
+            continue  # the machine is busy, and the daemon did not answer in time
         if sum(_observe.ROLES.get(p["role"]) == "worker" and p["stage"] in _READY for p in processes) >= count:
             return
-        time.sleep(0.002)
+        time.sleep(0.005)
 
 
 def shutdown(*_, **__) -> None:
