@@ -15,7 +15,7 @@ from __future__ import annotations
 # import more than the interpreter has loaded already. What needs more imports it where it is used.
 from . import exceptions
 from ._api import Context, empty, init, is_initialized, shutdown
-from ._core import ObjectRef, RemoteFunction, get, put, wait
+from ._core import ObjectRef, RemoteFunction, explain, get, put, wait
 from ._remote_function import remote
 from .exceptions import (
     ActorDiedError,
@@ -74,6 +74,7 @@ __all__ = [
     "__version__",
     "empty",
     "exceptions",
+    "explain",
     "get",
     "init",
     "is_initialized",

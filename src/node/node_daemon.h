@@ -102,6 +102,7 @@ class NodeDaemon {
   void Handle(Process& process, RouteTo& message);
   void Handle(Process& process, FreeObjects& message);
   void Handle(Process& process, Farewell& message);
+  void Handle(Process& process, AskShape& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
   void Refuse(Process& process, const std::string& why);

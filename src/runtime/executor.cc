@@ -169,6 +169,13 @@ void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind) {
   submitter.owes_wake_up = false;
 }
 
+void Executor::Describe(WaitFact& fact) const {
+  fact.execution = runs_;
+  fact.submitter = call_.submitter;
+  fact.task = call_.task;
+  fact.name = call_.what->name;
+}
+
 void Executor::HandBackQueued() {
   for (Runtime::Peer* peer : adopted_) {
     submitters_.push_back(std::make_unique<Submitter>());
@@ -296,6 +303,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   runner_.Prepare(call_);
   submitter.peer->channel->Pop();
   runtime_.owner_->set_depth(head.depth + 1);
+  ++runs_;
   runner_.Run(returns_, outcome_);
 
   // Stored results are visible to others from here on.

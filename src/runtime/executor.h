@@ -86,6 +86,8 @@ class Executor {
   void Run();
 
   void HandBackQueued();  // the runtime's lock is held
+  // The task that the calling thread runs; nothing is filled in if it runs none. On threads that run bodies.
+  void Describe(WaitFact& fact) const;
   void Adopt(Runtime::Peer* peer);
   void ExitWhenIdle(bool at_once);  // or only when nobody borrows what this process owns
 
@@ -114,6 +116,7 @@ class Executor {
   std::atomic<bool> exit_at_once_{false};
   WorkerMachine machine_;  // guarded by the runtime's lock where it touches objects
   TaskCall call_;
+  uint64_t runs_ = 0;  // bodies begun
   TaskOutcome outcome_;
   std::vector<ObjectId> returns_;
   SpinGate spin_;

@@ -112,6 +112,9 @@ Happening HappeningOf(const Message& message) {
         return Happening::kAskValue;
       case PeerMessageKind::kValue:
         return Happening::kValue;
+      case PeerMessageKind::kAskWhy:
+      case PeerMessageKind::kWhy:
+        break;  // nobody asks in the simulator
     }
   }
   if (std::holds_alternative<WorkerReady>(message)) return Happening::kWorkerReady;

@@ -148,6 +148,14 @@ template <class V>
 void Fields(V& v, ActorChanged& m) {
   v(m.actor, m.state, m.incarnation, m.worker, m.gpus, m.why, m.error);
 }
+template <class V>
+void Fields(V& v, AskShape& m) {
+  v(m.request, m.shape);
+}
+template <class V>
+void Fields(V& v, ShapeAnswer& m) {
+  v(m.request, m.fact);
+}
 
 struct Writing {
   ByteWriter& out;

@@ -119,6 +119,10 @@ struct ActorConstructed {  // from its worker
 struct ActorExiting {  // from its worker: it ends itself, on purpose
   ObjectId actor;
 };
+struct AskShape {  // who holds what of the resources in this shape? answered by ShapeAnswer
+  uint64_t request = 0;
+  ResourceAmounts shape;
+};
 
 // ---- from the daemon to a process -------------------------------------------------------------------------------
 
@@ -211,13 +215,18 @@ struct ActorChanged {  // the channel to the worker was opened before
   std::string why;    // kRestarting, kDead
   std::string error;  // kDead: the constructor's exception, if it was that
 };
+struct ShapeAnswer {
+  uint64_t request = 0;
+  std::string fact;  // ShapeFact (wait_facts.h)
+};
 
 using Message =
     std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
                  OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened,
                  LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed,
                  ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
-                 ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged>;
+                 ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
+                 AskShape, ShapeAnswer>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -1,5 +1,6 @@
-// What processes tell each other through the daemon (the payload of RouteTo and Routed): who borrows what, and the
-// values of borrowed objects. Several may share one payload. A payload that does not decode exactly is dropped whole.
+// What processes tell each other through the daemon (the payload of RouteTo and Routed): who borrows what, the
+// values of borrowed objects, and why something waits. Several may share one payload. A payload that does not decode exactly is
+// dropped whole.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,8 @@ enum class PeerMessageKind : uint8_t {
   kGiveBack = 2,  // ... times less
   kAskValue = 3,  // the sender borrows `id` of the receiver and wants its value
   kValue = 4,     // the answer; the sender owns `id`
+  kAskWhy = 5,    // why is `id` of the receiver pending; index 0: who waits in the receiver? `count` numbers the question
+  kWhy = 6,       // the answer; `bytes` is an ObjectFact or a ProcessFact (wait_facts.h)
 };
 
 struct PeerMessage {
