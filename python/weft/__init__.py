@@ -1,4 +1,4 @@
-"""weft: ordinary functions as tasks on all cores, passing objects through shared memory.
+"""weft: ordinary functions as tasks, and classes as actors, on all cores, passing objects through shared memory.
 
 import weft
 
@@ -14,9 +14,18 @@ from __future__ import annotations
 # Importing weft must stay cheap (it is part of every program's start): nothing here or in the modules below may
 # import more than the interpreter has loaded already. What needs more imports it where it is used.
 from . import exceptions
+from ._actor import ActorClass, cancel, exit_actor, get_actor, kill, list_named_actors, method
 from ._api import Context, empty, init, is_initialized, shutdown
 from ._core import ObjectRef, RemoteFunction, explain, get, put, wait
 from ._remote_function import remote
+from ._runtime_context import (
+    RuntimeContext,
+    available_resources,
+    cluster_resources,
+    get_gpu_ids,
+    get_runtime_context,
+    nodes,
+)
 from .exceptions import (
     ActorDiedError,
     ActorError,
@@ -47,6 +56,7 @@ except ImportError:
     __version__ = "0+unbuilt"
 
 __all__ = [
+    "ActorClass",
     "ActorDiedError",
     "ActorError",
     "ActorUnavailableError",
@@ -64,6 +74,7 @@ __all__ = [
     "PendingCallsLimitExceeded",
     "ReconstructionFailedError",
     "RemoteFunction",
+    "RuntimeContext",
     "RuntimeEnvSetupError",
     "TaskCancelledError",
     "TaskError",
@@ -72,12 +83,23 @@ __all__ = [
     "WeftError",
     "WorkerCrashedError",
     "__version__",
+    "available_resources",
+    "cancel",
+    "cluster_resources",
     "empty",
     "exceptions",
+    "exit_actor",
     "explain",
     "get",
+    "get_actor",
+    "get_gpu_ids",
+    "get_runtime_context",
     "init",
     "is_initialized",
+    "kill",
+    "list_named_actors",
+    "method",
+    "nodes",
     "put",
     "remote",
     "shutdown",

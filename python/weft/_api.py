@@ -10,9 +10,19 @@ import sys
 from _thread import RLock  # threading's own, without the import of threading before it is needed
 
 from . import _core
-from ._options import check_bytes, check_resource_amount, check_resources, nearest
+from ._options import check_bytes, check_name, check_resource_amount, check_resources, nearest
 
-__all__ = ["Context", "auto_init", "empty", "init", "is_initialized", "shutdown"]
+__all__ = [
+    "Context",
+    "auto_init",
+    "empty",
+    "init",
+    "is_initialized",
+    "local_mode",
+    "namespace",
+    "set_namespace",
+    "shutdown",
+]
 
 _PROGRAM = "WEFT_PROGRAM"  # path of the weft program, for builds that are not installed
 _OUTPUT_SECONDS = 2.0  # after the end of the session, for output of workers that is still to be printed
@@ -20,8 +30,6 @@ _OUTPUT_SECONDS = 2.0  # after the end of the session, for output of workers tha
 # Arguments of later versions with the values that mean "not wanted".
 _NOT_YET = {
     "labels": (None, {}),
-    "local_mode": (None, False),
-    "namespace": (None,),
     "runtime_env": (None, {}),
     "include_dashboard": (None, False),
 }
@@ -34,11 +42,15 @@ _ARGUMENTS = (
     "ignore_reinit_error",
     "log_to_driver",
     "logging_level",
+    "namespace",
+    "local_mode",
     *_NOT_YET,
 )
 
 _lock = RLock()
 _context = None
+_namespace = ""  # of this session, also in its workers
+_local_mode = None  # the module weft._local_mode while the session is one
 _exit_hook_installed = False
 _fork_hooks_installed = False
 _forked = False  # this process is a fork of one that had a session
@@ -77,6 +89,8 @@ def init(
     ignore_reinit_error=False,
     log_to_driver=True,
     logging_level=None,
+    namespace=None,
+    local_mode=False,
     **others,
 ) -> Context:
     """Start weft on this machine: a private session that ends with this program.
@@ -85,16 +99,20 @@ def init(
     and cgroup). num_gpus, resources: what tasks can ask for besides. object_store_memory: bytes of shared memory for
     objects (default: 30 % of what the machine or cgroup allows). ignore_reinit_error: if weft runs already, return
     that session instead of raising. log_to_driver: show what workers print. logging_level: of the logger "weft".
+    namespace: where names of actors belong unless another is given. local_mode: run tasks and calls of actors inside
+    `.remote(...)`, one after the other, in this process, for debugging.
     """
-    global _context
+    global _context, _namespace, _local_mode
     _check_others(others)
     total = _check_resources(address, num_cpus, num_gpus, resources)
     store = 0 if object_store_memory is None else check_bytes("object_store_memory", object_store_memory)
     if object_store_memory is not None and store == 0:
         raise ValueError("object_store_memory must be at least 1 byte; leave it out for the default")
-    for name, value in (("ignore_reinit_error", ignore_reinit_error), ("log_to_driver", log_to_driver)):
+    flags = {"ignore_reinit_error": ignore_reinit_error, "log_to_driver": log_to_driver, "local_mode": local_mode}
+    for name, value in flags.items():
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, not {value!r}")
+    space = "" if namespace is None else check_name("namespace", namespace)
     if logging_level is not None:
         _set_logging_level(logging_level)
 
@@ -111,7 +129,13 @@ def init(
                 "weft is initialised already in this process; call weft.shutdown() first, "
                 "or pass ignore_reinit_error=True to go on with the present session"
             )
+        _namespace = space
         started = _start(total, store, log_to_driver)
+        if local_mode:
+            from . import _local_mode as module
+
+            module.start()
+            _local_mode = module
         _context = Context(
             float(started.get("cpus", total["CPU"])), total, int(started.get("object_store_memory", store))
         )
@@ -120,11 +144,16 @@ def init(
 
 def shutdown() -> None:
     """End the session: workers, daemon and objects are gone when this returns. Does nothing if there is none."""
-    global _context
+    global _context, _namespace, _local_mode
     with _lock:
         was_running = _context is not None
         _context = None
+        if _local_mode is not None:
+            _local_mode.stop()
+            _local_mode = None
         _core.stop()
+        if was_running:
+            _namespace = ""
     if was_running:
         # What workers printed last is on its way through the events thread.
         sys.modules["weft._events"].join(_OUTPUT_SECONDS)
@@ -133,6 +162,22 @@ def shutdown() -> None:
 def is_initialized() -> bool:
     """Whether this process has a session: it called init, or is a worker."""
     return _core.is_started()
+
+
+def namespace() -> str:
+    """Where names of actors belong unless another namespace is given."""
+    return _namespace
+
+
+def set_namespace(name: str) -> None:
+    """In a worker: that of its driver."""
+    global _namespace
+    _namespace = name
+
+
+def local_mode():
+    """The module weft._local_mode if the session was started so, else None."""
+    return _local_mode
 
 
 def auto_init() -> None:
@@ -226,7 +271,7 @@ def _start(resources: dict, object_store_memory: int, log_to_driver: bool) -> di
 
     # Names and values travel as UTF-8; what is not UTF-8 (surrogates in Python's eyes) cannot, and stays behind.
     environment = {name: value for name, value in os.environ.items() if _worker.is_text(name + value)}
-    environment["WEFT_DRIVER"] = _worker.describe_driver()
+    environment["WEFT_DRIVER"] = _worker.describe_driver(_namespace)
     _functions.set_worker_path(sys.path + _worker.absolute_path(sys.path))
     started = _core.start(
         {
@@ -317,8 +362,8 @@ def _note_fork() -> None:
 
 def _forget_after_fork() -> None:
     """In a forked child there is no session: C++ raises for every call, and nothing here may act for the parent."""
-    global _context, _forked, _lock
-    _context = None
+    global _context, _forked, _local_mode, _lock
+    _context = _local_mode = None
     _forked = _forked or _had_session
     _lock = RLock()
     events = sys.modules.get("weft._events")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
+    "ActorExit",
     "RemoteTraceback",
     "pack_exception",
     "raise_system_error",
@@ -53,6 +54,10 @@ class RemoteTraceback(Exception):
 
 
 RemoteTraceback.__module__ = "weft"  # it is printed, and the place where it is defined says nothing to a user
+
+
+class ActorExit(SystemExit):
+    """Raised by exit_actor(). A SystemExit, so that no `except Exception` of the user's keeps the actor alive."""
 
 
 class _Packed:
@@ -360,17 +365,20 @@ def _class_for(cls: type) -> type:
 # ---- failures of the system -----------------------------------------------------------------------------------------
 
 
-def system_error(kind: str, message: str) -> BaseException:
-    """The exception of weft.exceptions with that name."""
+def system_error(kind: str, message: str, cause: bytes = b"") -> BaseException:
+    """The exception of weft.exceptions with that name. cause: the packed exception of user code that led to it."""
     cls = getattr(exceptions, kind, None)
     if not (isinstance(cls, type) and issubclass(cls, exceptions.WeftError)):
         cls, message = exceptions.WeftError, f"{kind}: {message}"
-    return cls(message)
+    error = cls(message)
+    if cause:
+        _set(error, "__cause__", task_error(cause))
+    return error
 
 
-def raise_system_error(kind: str, message: str) -> None:
+def raise_system_error(kind: str, message: str, cause: bytes = b"") -> None:
     """Raises what the system, not the user's code, has to report. Called by C++."""
-    raise system_error(kind, message)
+    raise system_error(kind, message, cause)
 
 
 def own_frame(filename: str) -> bool:

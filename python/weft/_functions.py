@@ -15,7 +15,7 @@ import sys
 
 from . import _plain_function, _serialization
 
-__all__ = ["export", "load", "note_large_argument", "set_worker_path"]
+__all__ = ["by_name", "export", "load", "note_large_argument", "set_worker_path"]
 
 _LARGE_BYTES = 1 << 20  # larger functions are worth a warning: each worker reads the whole
 
@@ -62,7 +62,36 @@ def _digest(payload: bytes) -> bytes:
     return blake2b(payload, digest_size=16).digest()
 
 
+def by_name(cls: type):
+    """What pickles as the name of the class, if that leads a worker to it; else None.
+
+    Of a class that became an actor class, pickle would find the actor class under its name and send the class by value,
+    but its methods by name: two classes of one name, and super() fails.
+    """
+    module = sys.modules.get(getattr(cls, "__module__", None) or "")
+    return _ByName(cls.__module__, cls.__qualname__) if _is_reachable(cls, module) else None
+
+
+def _dump_class(cls: type, name: str) -> bytes:
+    named = by_name(cls)
+    if named is not None:
+        return pickle.dumps(named, 5)
+    module = sys.modules.get(getattr(cls, "__module__", None) or "")
+    try:
+        if (
+            module is not None
+            and module.__name__ not in ("__main__", "__mp_main__")
+            and "<locals>" not in cls.__qualname__
+        ):
+            return _dump_with_module(cls, module)
+        return _serialization.dumps_closed(cls)
+    except Exception as error:
+        raise _serialization._explained(cls, "class", error) from _serialization._cause(error)
+
+
 def _dump(function, name: str) -> bytes:
+    if isinstance(function, type):
+        return _dump_class(function, name)
     plain = _plain_function.dump(function, _importable)
     if plain is not None:
         return plain
@@ -150,13 +179,16 @@ class _ByName:
 def _sources(function) -> dict:
     """Source lines of functions without a file (notebook cells, the interactive prompt), for tracebacks."""
     linecache = sys.modules.get("linecache")
-    code = getattr(function, "__code__", None)
-    if linecache is None or code is None:
+    if linecache is None:
         return {}
-    entry = linecache.cache.get(code.co_filename)
-    if entry is None or len(entry) != 4 or entry[1] is not None:  # a time of change: linecache reads it from a file
-        return {}
-    return {code.co_filename: entry[2]}
+    found = {}
+    functions = list(vars(function).values()) if isinstance(function, type) else [function]
+    for code in [getattr(part, "__code__", None) for part in functions]:
+        entry = linecache.cache.get(code.co_filename) if code is not None else None
+        # With a time of change, linecache reads it from a file.
+        if entry is not None and len(entry) == 4 and entry[1] is None:
+            found[code.co_filename] = entry[2]
+    return found
 
 
 def _warn_large(function, name: str, size: int) -> None:

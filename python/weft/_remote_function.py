@@ -1,9 +1,12 @@
-"""`remote`: makes remote functions out of functions. The calls themselves are C++ (weft._core.RemoteFunction)."""
+"""`remote`: makes remote functions out of functions, and actor classes out of classes (weft._actor).
+
+The calls themselves are C++ (weft._core.RemoteFunction).
+"""
 
 from __future__ import annotations
 
-from . import _core
-from ._options import TaskOptions
+from . import _actor, _core
+from ._options import ACTOR_ONLY, ActorOptions, TaskOptions
 
 __all__ = ["rebuild", "refuse_direct_call", "remote", "with_options"]
 
@@ -13,30 +16,51 @@ _MAX_COPIES = 32  # remembered per remote function
 
 
 def remote(*args, **options):
-    """Make a remote function: `@weft.remote`, `@weft.remote(num_cpus=2)` or `weft.remote(function)`.
+    """Make a remote function or an actor class: `@weft.remote`, `@weft.remote(num_cpus=2)` or `weft.remote(function)`.
 
-    Calling `f.remote(...)` then runs `f(...)` as a task in a worker process and returns an ObjectRef at once.
+    Calling `f.remote(...)` then runs `f(...)` as a task in a worker process and returns an ObjectRef at once;
+    `Class.remote(...)` makes an actor in a process of its own and returns its handle at once.
 
-    Options: num_cpus (1), num_gpus (0), resources ({}), memory (0, bytes), num_returns (1), max_retries (3),
-    retry_exceptions (False), name (None). Each can be changed per call: `f.options(num_cpus=4).remote(...)`.
+    Options of functions: num_cpus (1), num_gpus (0), resources ({}), memory (0, bytes), num_returns (1),
+    max_retries (3), retry_exceptions (False), name (None). Of classes: num_cpus (1 to place, 0 for life), num_gpus,
+    resources, memory, max_restarts (0), max_task_retries (0), retry_exceptions (False), max_concurrency (1; 1000 with
+    `async def` methods), concurrency_groups ({}), max_pending_calls (-1: no limit), name, namespace, lifetime,
+    get_if_exists (False), allow_out_of_order_execution (False).
+    Each can be changed per call: `f.options(num_cpus=4).remote(...)`.
     """
     if not args:
-        checked = TaskOptions(**options)
-        return lambda function: _make(function, checked)
+        _check_for_any(options)
+        return lambda function: _make(function, options)
     if len(args) > 1:
         raise TypeError(
-            f"remote() takes one function, not {len(args)}; options are given by name, as in remote(num_cpus=2)"
+            f"remote() takes one function or class, not {len(args)}; options are given by name, as in "
+            "remote(num_cpus=2)"
         )
-    if options:
-        return _make(args[0], TaskOptions(**options))
-    return _make(args[0], _DEFAULT_OPTIONS)
+    return _make(args[0], options)
 
 
-def _make(function, options: TaskOptions):
+def _check_for_any(options: dict) -> None:
+    """Options that are right neither for a function nor for a class are refused before it is known which it will be."""
+    try:
+        TaskOptions(**options)
+    except (TypeError, ValueError, NotImplementedError):
+        try:
+            ActorOptions(**options)
+            return
+        except (TypeError, ValueError, NotImplementedError) as error:
+            actor_error = error
+        if any(option in ACTOR_ONLY for option in options):
+            raise actor_error from None
+        raise
+
+
+def _make(function, given: dict):
     if isinstance(function, staticmethod):
         function = function.__func__
+    if isinstance(function, type):
+        return _actor.make(function, given)
     _check(function)
-    return _wrap(function, options)
+    return _wrap(function, TaskOptions(**given) if given else _DEFAULT_OPTIONS)
 
 
 def _wrap(function, options: TaskOptions, exported=None):
@@ -59,16 +83,15 @@ def _check(function) -> None:
         raise TypeError(
             f"{_describe(function)} is a remote function already; use {_describe(function)}.options(...) to change it"
         )
-    if isinstance(function, type):
-        raise NotImplementedError(
-            f"{function.__qualname__} is a class, and actors are not yet available in this version; "
-            "weft.remote takes functions only"
+    if isinstance(function, _actor.ActorClass):
+        raise TypeError(
+            f"{_describe(function)} is an actor class already; use {_describe(function)}.options(...) to change it"
         )
     if isinstance(function, classmethod):
         raise TypeError("weft.remote cannot take a classmethod; write a function that takes the class as an argument")
     if not callable(function):
         raise TypeError(
-            f"weft.remote takes a function, not {type(function).__name__}; options are given by name, as in "
+            f"weft.remote takes a function or a class, not {type(function).__name__}; options are given by name, as in "
             "@weft.remote(num_cpus=2)"
         )
     if type(function).__name__ in ("builtin_function_or_method", "method-wrapper", "wrapper_descriptor"):

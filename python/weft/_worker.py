@@ -22,11 +22,11 @@ ZYGOTE_PROGRAM = (
 )
 
 
-def describe_driver() -> str:
-    """What a worker needs to know of the driver's interpreter. Called by init."""
+def describe_driver(namespace: str = "") -> str:
+    """What a worker needs to know of the driver and its interpreter. Called by init."""
     argv = [str(item).encode("utf-8", "backslashreplace").decode() for item in getattr(sys, "argv", [])]
     path = filter(is_text, absolute_path(sys.path))
-    return ("\x1f".join(path) + "\x1e" + "\x1f".join(argv)).replace("\0", "")
+    return ("\x1f".join(path) + "\x1e" + namespace + "\x1e" + "\x1f".join(argv)).replace("\0", "")
 
 
 def is_text(text: str) -> bool:
@@ -51,13 +51,15 @@ def _absolute(entry: str) -> str:
 
 def prepare_zygote() -> None:
     """Take over what the driver said, and import what every worker needs, once for all of them."""
-    _, _, argv = os.environ.pop("WEFT_DRIVER").partition("\x1e")
+    _, namespace, argv = os.environ.pop("WEFT_DRIVER").split("\x1e", 2)
     sys.argv[:] = argv.split("\x1f")
     import atexit  # noqa: F401
     import faulthandler  # noqa: F401
     import signal  # noqa: F401
 
-    from . import _errors, _functions  # noqa: F401
+    from . import _api, _errors, _functions  # noqa: F401
+
+    _api.set_namespace(namespace)
 
 
 def import_the_rest() -> None:
@@ -104,10 +106,41 @@ def _prepare() -> None:
     # so that programs started by tasks are not deaf to it.
     signal.signal(signal.SIGINT, lambda signum, frame: None)
 
-    from . import _api, _functions
+    from . import _api, _core, _functions
+
+    # Sent by our own process when what it runs is cancelled.
+    signal.signal(_core._interrupt_signal(), _raise_if_cancelled)
 
     _api.install_fork_hooks()
     _functions.set_worker_path(sys.path)
+
+
+def _raise_if_cancelled(signum, frame) -> None:
+    from . import _core
+
+    if _core._take_interrupt():
+        from ._actor_worker import Cancelled
+
+        raise Cancelled
+
+
+_visible_gpus = None  # CUDA_VISIBLE_DEVICES as the driver had it
+_assigned_gpus: list = []
+
+
+def set_gpus(numbers: list) -> None:
+    """The tasks that follow have these GPUs. Called by C++ when a lease begins."""
+    global _assigned_gpus, _visible_gpus
+    if _visible_gpus is None:
+        _visible_gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if numbers == _assigned_gpus:
+        return
+    _assigned_gpus = numbers
+    devices = [device for device in _visible_gpus.split(",") if device]
+    # If the driver may use only some devices, the numbers count among those.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(
+        devices[number] if number < len(devices) else str(number) for number in numbers
+    )
 
 
 def _leave(code: int) -> None:

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 
+#include "api_python/actor.h"
 #include "api_python/buffers.h"
 #include "api_python/codec.h"
 #include "api_python/object_ref.h"
@@ -110,8 +111,13 @@ void RaiseSystemError(std::string_view name_and_message) {
   if (!raise) return;
   size_t end = std::min(name_and_message.find('\n'), name_and_message.size());
   std::string_view message = end < name_and_message.size() ? name_and_message.substr(end + 1) : "";
-  Owned never(PyObject_CallFunction(raise, "s#s#", name_and_message.data(), static_cast<Py_ssize_t>(end),
-                                    message.data(), static_cast<Py_ssize_t>(message.size())));
+  // After a NUL: the packed exception of user code that led to it, such as that of an actor's constructor.
+  size_t text_end = std::min(message.find('\0'), message.size());
+  std::string_view cause = text_end < message.size() ? message.substr(text_end + 1) : "";
+  message = message.substr(0, text_end);
+  Owned never(PyObject_CallFunction(raise, "s#s#y#", name_and_message.data(), static_cast<Py_ssize_t>(end),
+                                    message.data(), static_cast<Py_ssize_t>(message.size()), cause.data(),
+                                    static_cast<Py_ssize_t>(cause.size())));
   if (never) PyErr_SetString(PyExc_SystemError, "raise_system_error returned");
   ForgetOurFrames();
 }
@@ -609,6 +615,18 @@ PyObject* RestoreReference(PyObject*, PyObject* args) {
   return NewRef(object, true);
 }
 
+// weft._functions.export where references can be pickled. Those that the body captures are kept for good: any worker
+// may load it at any time.
+PyObject* Export(PyObject*, PyObject* function) {
+  if (!NeedRuntime()) return nullptr;
+  PyObject* export_function = Callback("weft._functions", "export");
+  if (!export_function) return nullptr;
+  Contained captured;
+  PyObject* exported = PyObject_CallFunctionObjArgs(export_function, function, nullptr);
+  if (exported) captured.objects.clear();
+  return exported;
+}
+
 nb::object Empty(uint32_t dimensions, uint64_t nbytes) {
   PyObject* room = NewRoom(core::ArrayHead::DataOffset(dimensions), nbytes);
   if (!room) throw nb::python_error();
@@ -622,6 +640,7 @@ void RunWorker(int fd) {
   ++g_epoch;
   PythonRunner runner(*g_runtime);
   core::Executor executor(*g_runtime, runner);
+  runner.SetExecutor(&executor);
   executor.Run();
 }
 
@@ -652,6 +671,7 @@ PyMethodDef fast_methods[] = {
      "wait(refs, *, num_returns=1, timeout=None, fetch_local=True): (ready, not ready)."},
     {"explain", Explain, METH_O, "explain(ref): what the object waits for, as text of several lines."},
     {"_restore_reference", RestoreReference, METH_VARARGS, nullptr},
+    {"_export", Export, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr}};
 
 }  // namespace
@@ -660,6 +680,7 @@ PyMethodDef fast_methods[] = {
 NB_MODULE(_core, m) {
   using namespace weft::python;
   if (!InitRefType(m.ptr()) || !InitBufferTypes(m.ptr()) || !InitRemoteFunctionType(m.ptr()) ||
+      !InitActorTypes(m.ptr()) || !AddWorkerFunctions(m.ptr()) ||
       PyModule_AddFunctions(m.ptr(), fast_methods) != 0) {
     throw nb::python_error();
   }

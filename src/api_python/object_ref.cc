@@ -53,7 +53,7 @@ PyObject* Compare(PyObject* left, PyObject* right, int operation) {
 PyObject* Reduce(PyObject* self, PyObject*) {
   Object* object = ObjectOf(self);
   if (!object) return nullptr;
-  if (!t_contained) {
+  if (!NoteContained(object)) {
     PyErr_SetString(
         PyExc_TypeError,
         "an ObjectRef can only be pickled by weft itself (as part of a value that is put, passed to a task "
@@ -61,8 +61,6 @@ PyObject* Reduce(PyObject* self, PyObject*) {
         "pickle that instead");
     return nullptr;
   }
-  Runtime::AddReference(object);
-  t_contained->objects.push_back(object);
   PyObject* restore = Callback("weft._core", "_restore_reference");
   if (!restore) return nullptr;
   return Py_BuildValue("O(KK)", restore, static_cast<unsigned long long>(object->id.owner.value),
@@ -117,6 +115,13 @@ Contained::~Contained() {
   for (Object* object : objects) {
     if (g_runtime) g_runtime->DropReference(object);
   }
+}
+
+bool NoteContained(Object* object) {
+  if (!t_contained) return false;
+  Runtime::AddReference(object);
+  t_contained->objects.push_back(object);
+  return true;
 }
 
 bool InitRefType(PyObject* module) {

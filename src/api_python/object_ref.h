@@ -31,4 +31,7 @@ struct Contained {
   Contained(const Contained&) = delete;
 };
 
+// An object that is part of the value being encoded on this thread; false if none is.
+bool NoteContained(Object* object);
+
 }  // namespace weft::python

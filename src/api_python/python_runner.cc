@@ -1,19 +1,53 @@
 #include "api_python/python_runner.h"
 
+#include <signal.h>
 #include <unistd.h>
 
+#include <cstring>
+
+#include "api_python/actor.h"
 #include "api_python/buffers.h"
+#include "base/clock.h"
 
 namespace weft::python {
+
+PythonRunner* g_runner = nullptr;
+PyObject* g_local_task = nullptr;
+PyObject* g_call_in_context = nullptr;
+
 namespace {
 
 // Their ids travel in the reply's frame, which has a quarter of a megabyte.
 constexpr size_t kMaxReferencesPerReturn = 14'000;
 
+// What this thread runs.
+thread_local const PythonCall* t_call = nullptr;
+thread_local PyThreadState* t_saved = nullptr;
+
+// The signal that interrupts the main thread; weft._worker installs its handler.
+int InterruptSignal() { return SIGRTMIN + 6; }
+
 }  // namespace
 
-PyObject* PythonRunner::FunctionOf(core::DefinedTemplate& what) {
+void PythonCall::DropArguments() {
+  for (PyObject* argument : arguments) Py_XDECREF(argument);
+  arguments.clear();
+  Py_CLEAR(kwnames);
+}
+
+PythonRunner::PythonRunner(Runtime& runtime) : runtime_(runtime), main_thread_(pthread_self()) { g_runner = this; }
+
+PyObject* PythonRunner::FunctionOf(PythonCall& call, const core::TaskCall& from) {
+  core::DefinedTemplate& what = *from.what;
   if (what.front_end) return static_cast<PyObject*>(what.front_end);
+  if (what.kind == core::TemplateKind::kCall) {
+    PyObject* find = Callback("weft._actor_worker", "find_method");
+    // Kept by the template, which lives as long as the process.
+    PyObject* method = find ? PyObject_CallFunction(find, "Os", instance_, what.method.c_str()) : nullptr;
+    what.front_end = method;
+    return method;
+  }
+  (void)call;
   PyObject*& loaded = loaded_[what.key];
   if (!loaded) {
     PyObject* load = Callback("weft._functions", "load");
@@ -36,52 +70,100 @@ PyObject* PythonRunner::FunctionOf(core::DefinedTemplate& what) {
   return loaded;
 }
 
-void PythonRunner::Prepare(const core::TaskCall& call) {
-  what_ = call.what;
-  arguments_.clear();
-  kwnames_ = nullptr;
-  function_ = FunctionOf(*what_);
-  failed_ = !function_ || !DecodeCall(call, arguments_, &num_positional_, &kwnames_);
+void PythonRunner::Prepare(const core::TaskCall& from) {
+  PythonCall& call = main_;
+  call.what = from.what;
+  call.arguments.clear();
+  call.kwnames = nullptr;
+  call.attempt = from.attempt;
+  call.submitter = from.submitter;
+  call.task = from.task;
+  call.execution = from.execution;
+  call.function = FunctionOf(call, from);
+  call.failed = !call.function || !DecodeCall(from, call.arguments, &call.num_positional, &call.kwnames);
+}
+
+PyObject* PythonRunner::Invoke(PythonCall& call) {
+  if (call.what->kind != core::TemplateKind::kCreation) [[likely]] {
+    return PyObject_Vectorcall(call.function, call.arguments.data(), call.num_positional, call.kwnames);
+  }
+  PyObject* construct = Callback("weft._actor_worker", "construct");
+  Owned positional(PyTuple_New(static_cast<Py_ssize_t>(call.num_positional))), named(PyDict_New());
+  if (!construct || !positional || !named) return nullptr;
+  for (size_t i = 0; i < call.num_positional; ++i) {
+    Py_INCREF(call.arguments[i]);
+    PyTuple_SET_ITEM(positional.get(), static_cast<Py_ssize_t>(i), call.arguments[i]);
+  }
+  for (Py_ssize_t i = 0; call.kwnames && i < PyTuple_GET_SIZE(call.kwnames); ++i) {
+    PyObject* value = call.arguments[call.num_positional + static_cast<size_t>(i)];
+    if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(call.kwnames, i), value) != 0) return nullptr;
+  }
+  // What its worker needs to know, and what its callers do.
+  const std::string& options = call.what->actor_options;
+  uint32_t size = 0;
+  if (options.size() >= sizeof size) std::memcpy(&size, options.data(), sizeof size);
+  if (options.size() < sizeof size + size) {
+    PyErr_SetString(PyExc_ValueError, "an actor came without its options");
+    return nullptr;
+  }
+  blob_ = options.substr(sizeof size + size);
+  // (instance, settings)
+  Owned made(PyObject_CallFunction(construct, "y#OOO", options.data() + sizeof size, static_cast<Py_ssize_t>(size),
+                                   call.function, positional.get(), named.get()));
+  if (!made) return nullptr;
+  if (!PyArg_ParseTuple(made.get(), "OO", &instance_, &settings_)) return nullptr;
+  Py_INCREF(instance_);
+  Py_INCREF(settings_);
+  Py_RETURN_NONE;
 }
 
 void PythonRunner::Run(const std::vector<ObjectId>& returns, core::TaskOutcome& outcome) {
-  Owned result;
-  if (!failed_) {
-    result = Owned(PyObject_Vectorcall(function_, arguments_.data(), num_positional_, kwnames_));
+  PythonCall& call = main_;
+  t_call = &call;
+  running_.store(call.execution, std::memory_order_release);
+  for (;;) {
+    Owned result;
+    if (!call.failed) result = Owned(Invoke(call));
+    if (!result && RunAgain(call, outcome)) continue;
+    call.DropArguments();
+    Conclude(call, returns, result.get(), outcome);
+    break;
   }
-  for (PyObject* argument : arguments_) Py_XDECREF(argument);
-  arguments_.clear();
-  Py_CLEAR(kwnames_);
-  if (!result) return Fail(outcome);
+  running_.store(0, std::memory_order_release);
+  t_call = nullptr;
+}
 
+void PythonRunner::Conclude(PythonCall& call, const std::vector<ObjectId>& returns, PyObject* result,
+                            core::TaskOutcome& outcome) {
+  if (!result) return Fail(call, outcome);
   size_t inline_bytes = 0;
   if (returns.size() == 1) {
     outcome.values.emplace_back();
-    if (!Encode(result.get(), returns[0], outcome.values[0], &inline_bytes)) Fail(outcome);
+    if (!Encode(call, result, returns[0], outcome.values[0], &inline_bytes)) Fail(call, outcome);
     return;
   }
   if (returns.empty()) return;
-  Owned items(PyTuple_CheckExact(result.get()) || PyList_CheckExact(result.get()) ? PySequence_Fast(result.get(), "")
-                                                                                  : PySequence_Tuple(result.get()));
+  Owned items(PyTuple_CheckExact(result) || PyList_CheckExact(result) ? PySequence_Fast(result, "")
+                                                                                  : PySequence_Tuple(result));
   if (!items) {
     PyErr_Format(PyExc_TypeError, "task '%s' has num_returns=%zu, but it returned a %s, which cannot be divided",
-                 what_->name.c_str(), returns.size(), Py_TYPE(result.get())->tp_name);
-    return Fail(outcome);
+                 call.what->name.c_str(), returns.size(), Py_TYPE(result)->tp_name);
+    return Fail(call, outcome);
   }
   auto count = static_cast<size_t>(PySequence_Fast_GET_SIZE(items.get()));
   if (count != returns.size()) {
-    PyErr_Format(PyExc_ValueError, "task '%s' has num_returns=%zu, but it returned %zu values", what_->name.c_str(),
+    PyErr_Format(PyExc_ValueError, "task '%s' has num_returns=%zu, but it returned %zu values", call.what->name.c_str(),
                  returns.size(), count);
-    return Fail(outcome);
+    return Fail(call, outcome);
   }
   outcome.values.resize(count);
   for (size_t i = 0; i < count; ++i) {
     PyObject* item = PySequence_Fast_GET_ITEM(items.get(), static_cast<Py_ssize_t>(i));
-    if (!Encode(item, returns[i], outcome.values[i], &inline_bytes)) return Fail(outcome);
+    if (!Encode(call, item, returns[i], outcome.values[i], &inline_bytes)) return Fail(call, outcome);
   }
 }
 
-bool PythonRunner::Encode(PyObject* value, ObjectId id, core::TaskReturn& out, size_t* inline_bytes) {
+bool PythonRunner::Encode(const PythonCall& call, PyObject* value, ObjectId id, core::TaskReturn& out, size_t* inline_bytes) {
   Contained inside;
   Encoded encoded;
   encoded.bytes.swap(out.bytes);
@@ -92,7 +174,7 @@ bool PythonRunner::Encode(PyObject* value, ObjectId id, core::TaskReturn& out, s
         PyExc_ValueError,
         "the value that task '%s' returned holds %zu references; at most %zu fit into one return value: return "
         "lists of fewer references, put() together",
-        what_->name.c_str(), inside.objects.size(), kMaxReferencesPerReturn);
+        call.what->name.c_str(), inside.objects.size(), kMaxReferencesPerReturn);
     return false;
   }
   out.contained.swap(inside.objects);  // their references go with the reply
@@ -113,7 +195,7 @@ bool PythonRunner::Encode(PyObject* value, ObjectId id, core::TaskReturn& out, s
   return true;
 }
 
-void PythonRunner::Fail(core::TaskOutcome& outcome) {
+void PythonRunner::Fail(PythonCall& call, core::TaskOutcome& outcome) {
   for (core::TaskReturn& value : outcome.values) {
     if (value.room.data) runtime_.Abandon(value.room);
     for (Object* object : value.contained) runtime_.DropReference(object);
@@ -124,16 +206,32 @@ void PythonRunner::Fail(core::TaskOutcome& outcome) {
   PyErr_NormalizeException(&type, &value, &traceback);
   if (traceback) PyException_SetTraceback(value, traceback);
   outcome.kind = core::ReplyKind::kTaskError;
-  if (!what_->retry_exceptions.empty()) {
+  // Cancelled, or the end of the actor: no exceptions of the user's.
+  PyObject* classify = Callback("weft._actor_worker", "classify");
+  Owned verdict(classify ? PyObject_CallFunction(classify, "Os", value, call.what->name.c_str()) : nullptr);
+  if (verdict && verdict.get() != Py_None) {
+    int exits;
+    const char* text;
+    if (PyArg_ParseTuple(verdict.get(), "ps", &exits, &text)) {
+      outcome.kind = exits ? core::ReplyKind::kExited : core::ReplyKind::kCancelled;
+      outcome.error = text;
+      Py_XDECREF(type);
+      Py_XDECREF(value);
+      Py_XDECREF(traceback);
+      return;
+    }
+  }
+  PyErr_Clear();
+  if (!call.what->retry_exceptions.empty() && call.what->kind == core::TemplateKind::kTask) {
     PyObject* judge = Callback("weft._errors", "should_retry");
-    Owned verdict(judge ? PyObject_CallFunction(judge, "Oy#", value, what_->retry_exceptions.data(),
-                                                static_cast<Py_ssize_t>(what_->retry_exceptions.size()))
+    Owned again(judge ? PyObject_CallFunction(judge, "Oy#", value, call.what->retry_exceptions.data(),
+                                                static_cast<Py_ssize_t>(call.what->retry_exceptions.size()))
                         : nullptr);
-    if (verdict && PyObject_IsTrue(verdict.get()) == 1) outcome.kind = core::ReplyKind::kRetryableError;
+    if (again && PyObject_IsTrue(again.get()) == 1) outcome.kind = core::ReplyKind::kRetryableError;
     PyErr_Clear();
   }
   PyObject* pack = Callback("weft._errors", "pack_exception");
-  Owned packed(pack ? PyObject_CallFunction(pack, "Osi", value, what_->name.c_str(), static_cast<int>(getpid()))
+  Owned packed(pack ? PyObject_CallFunction(pack, "Osi", value, call.what->name.c_str(), static_cast<int>(getpid()))
                     : nullptr);
   char* bytes;
   Py_ssize_t size;
@@ -146,7 +244,405 @@ void PythonRunner::Fail(core::TaskOutcome& outcome) {
   Py_XDECREF(traceback);
 }
 
-void PythonRunner::BeforeSleep() { saved_ = PyEval_SaveThread(); }
-void PythonRunner::AfterSleep() { PyEval_RestoreThread(saved_); }
+// Retries of calls happen here and at once, so that no later call comes between.
+bool PythonRunner::RunAgain(PythonCall& call, core::TaskOutcome&) {
+  if (call.failed || call.what->kind != core::TemplateKind::kCall || call.what->retry_exceptions.empty()) return false;
+  if (call.what->max_retries >= 0 && call.attempt >= static_cast<uint32_t>(call.what->max_retries)) return false;
+  PyObject *type, *value, *traceback;
+  PyErr_Fetch(&type, &value, &traceback);
+  PyErr_NormalizeException(&type, &value, &traceback);
+  PyObject* judge = Callback("weft._errors", "should_retry");
+  Owned verdict(judge ? PyObject_CallFunction(judge, "Oy#", value, call.what->retry_exceptions.data(),
+                                              static_cast<Py_ssize_t>(call.what->retry_exceptions.size()))
+                      : nullptr);
+  const bool again = verdict && PyObject_IsTrue(verdict.get()) == 1;
+  PyErr_Clear();
+  if (again) {
+    ++call.attempt;
+    Py_XDECREF(type);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+  } else {
+    PyErr_Restore(type, value, traceback);
+  }
+  return again;
+}
+
+void PythonRunner::BeforeSleep() { t_saved = PyEval_SaveThread(); }
+
+void PythonRunner::AfterSleep() {
+  PyEval_RestoreThread(t_saved);
+  if (any_to_cancel_.load(std::memory_order_acquire) && pthread_equal(pthread_self(), main_thread_)) TakeCancels();
+}
+
+void PythonRunner::Assigned(const core::AssignedLease& lease) {
+  PyObject* assigned = Callback("weft._worker", "set_gpus");
+  Owned numbers(PyList_New(0));
+  for (const auto& [number, amount] : lease.gpus) {
+    Owned item(PyLong_FromUnsignedLong(number));
+    if (numbers && item) PyList_Append(numbers.get(), item.get());
+  }
+  Owned done(assigned && numbers ? PyObject_CallFunctionObjArgs(assigned, numbers.get(), nullptr) : nullptr);
+  if (!done) PyErr_WriteUnraisable(Py_None);
+}
+
+// ---- actors -------------------------------------------------------------------------------------------------------
+
+core::ActorMode PythonRunner::mode() {
+  core::ActorMode mode;
+  // (is_async, max_concurrency, groups)
+  PyObject* describe = Callback("weft._actor_worker", "describe_mode");
+  Owned description(describe ? PyObject_CallFunctionObjArgs(describe, settings_, nullptr) : nullptr);
+  int is_async;
+  unsigned int limit;
+  PyObject* groups;
+  if (!description ||
+      !PyArg_ParseTuple(description.get(), "pIO!", &is_async, &limit, &PyDict_Type, &groups)) {
+    PyErr_WriteUnraisable(Py_None);
+    return mode;
+  }
+  mode.loop = is_async != 0;
+  mode.limit = limit;
+  pool_limit_ = limit;
+  PyObject *name, *count;
+  Py_ssize_t position = 0;
+  while (PyDict_Next(groups, &position, &name, &count)) {
+    auto number = static_cast<uint32_t>(PyLong_AsUnsignedLong(count));
+    mode.groups[PyUnicode_AsUTF8(name)] = number;
+    pool_limit_ += number;
+  }
+  mode.concurrent = mode.loop || limit > 1 || !mode.groups.empty();
+  mode_ = mode;
+  return mode;
+}
+
+void PythonRunner::Keep(core::Execution& execution) {
+  auto* call = new PythonCall();
+  std::swap(*call, main_);
+  if (call->failed) {
+    PyObject *type, *traceback;
+    PyErr_Fetch(&type, &call->error, &traceback);
+    PyErr_NormalizeException(&type, &call->error, &traceback);
+    if (traceback) PyException_SetTraceback(call->error, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+  }
+  kept_[call->execution] = call;
+  execution.front_end = call;
+}
+
+void PythonRunner::Start(core::Execution& execution) {
+  if (mode_.loop) return StartOnLoop(execution);
+  bool spawn = false;
+  {
+    std::lock_guard lock(pool_mutex_);
+    pool_queue_.push_back(&execution);
+    if (pool_idle_ < pool_queue_.size() && pool_threads_ < pool_limit_) {
+      // A thread that completes a call and starts the next one is itself about to be idle, and has no GIL.
+      spawn = pthread_equal(pthread_self(), main_thread_);
+      if (spawn) ++pool_threads_;
+    }
+  }
+  pool_wakes_.notify_one();
+  if (!spawn) return;
+  PyObject* start_thread = Callback("weft._actor_worker", "start_thread");
+  Owned started(start_thread ? PyObject_CallNoArgs(start_thread) : nullptr);
+  if (!started) {
+    PyErr_WriteUnraisable(Py_None);
+    std::lock_guard lock(pool_mutex_);
+    --pool_threads_;
+  }
+}
+
+void PythonRunner::ServeCalls() {
+  for (;;) {
+    core::Execution* execution;
+    Py_BEGIN_ALLOW_THREADS {
+      std::unique_lock lock(pool_mutex_);
+      ++pool_idle_;
+      pool_wakes_.wait(lock, [&] { return !pool_queue_.empty(); });
+      --pool_idle_;
+      execution = pool_queue_.front();
+      pool_queue_.pop_front();
+    }
+    Py_END_ALLOW_THREADS auto* call = static_cast<PythonCall*>(execution->front_end);
+    t_call = call;
+    Runtime::SetCurrentExecution(call->execution);
+    call->thread = PyThread_get_thread_ident();
+    for (;;) {
+      Owned result;
+      if (!call->failed) {
+        result = Owned(Invoke(*call));
+      } else {
+        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(call->error)), call->error);
+      }
+      if (!result && RunAgain(*call, execution->outcome)) continue;
+      call->thread = 0;
+      call->DropArguments();
+      Conclude(*call, execution->returns, result.get(), execution->outcome);
+      break;
+    }
+    PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), nullptr);  // a cancel that came too late
+    t_call = nullptr;
+    Runtime::SetCurrentExecution(0);
+    kept_.erase(call->execution);
+    Py_CLEAR(call->error);
+    delete call;
+    execution->front_end = nullptr;
+    Py_BEGIN_ALLOW_THREADS executor_->Complete(execution);
+    Py_END_ALLOW_THREADS
+  }
+}
+
+// ---- asyncio ------------------------------------------------------------------------------------------------------
+
+namespace {
+
+PyObject* OnTaskDone(PyObject* capsule, PyObject* task) {
+  auto* execution = static_cast<core::Execution*>(PyCapsule_GetPointer(capsule, nullptr));
+  if (!execution) return nullptr;
+  g_runner->Finished(execution, task);
+  Py_RETURN_NONE;
+}
+PyMethodDef on_task_done = {"call_done", OnTaskDone, METH_O, nullptr};
+
+}  // namespace
+
+void PythonRunner::StartOnLoop(core::Execution& execution) {
+  auto* call = static_cast<PythonCall*>(execution.front_end);
+  t_call = call;
+  Owned result;
+  if (!call->failed) {
+    result = Owned(Invoke(*call));
+  } else {
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(call->error)), call->error);
+  }
+  t_call = nullptr;
+  const bool awaits = result && PyCoro_CheckExact(result.get());
+  if (awaits) {
+    PyObject* start = Callback("weft._actor_worker", "start_task");
+    Owned capsule(PyCapsule_New(&execution, nullptr, nullptr));
+    Owned done(capsule ? PyCFunction_New(&on_task_done, capsule.get()) : nullptr);
+    call->aio_task =
+        start && done ? PyObject_CallFunction(start, "OKO", result.get(),
+                                              static_cast<unsigned long long>(call->execution), done.get())
+                      : nullptr;
+    if (call->aio_task) return;
+    result = Owned();
+  }
+  if (!result && RunAgain(*call, execution.outcome)) return StartOnLoop(execution);
+  call->DropArguments();
+  Conclude(*call, execution.returns, result.get(), execution.outcome);
+  kept_.erase(call->execution);
+  Py_CLEAR(call->error);
+  delete call;
+  execution.front_end = nullptr;
+  executor_->Complete(&execution);
+}
+
+void PythonRunner::Finished(core::Execution* execution, PyObject* task) {
+  auto* call = static_cast<PythonCall*>(execution->front_end);
+  Owned result(PyObject_CallMethod(task, "result", nullptr));
+  Py_CLEAR(call->aio_task);
+  if (!result && RunAgain(*call, execution->outcome)) return StartOnLoop(*execution);
+  call->DropArguments();
+  t_call = call;
+  Conclude(*call, execution->returns, result.get(), execution->outcome);
+  t_call = nullptr;
+  kept_.erase(call->execution);
+  Py_CLEAR(call->error);
+  delete call;
+  execution->front_end = nullptr;
+  executor_->Complete(execution);
+}
+
+void PythonRunner::RunLoop() {
+  PyObject* run = Callback("weft._actor_worker", "run_loop");
+  Owned done(run ? PyObject_CallNoArgs(run) : nullptr);
+  if (!done) PyErr_Print();
+}
+
+int PythonRunner::Poll(int limit) {
+  if (any_to_cancel_.load(std::memory_order_acquire)) TakeCancels();
+  return executor_->Poll(limit);
+}
+
+// ---- cancelling ---------------------------------------------------------------------------------------------------
+
+void PythonRunner::Interrupt(uint64_t execution) {
+  if (!mode_.concurrent) {
+    interrupt_.store(execution);
+    pthread_kill(main_thread_, InterruptSignal());
+    return;
+  }
+  {
+    std::lock_guard lock(cancel_mutex_);
+    to_cancel_.push_back(execution);
+    any_to_cancel_.store(true, std::memory_order_release);
+  }
+  executor_->Wake();
+}
+
+bool PythonRunner::TakeInterrupt() {
+  uint64_t execution = interrupt_.exchange(0);
+  return execution != 0 && execution == running_.load();
+}
+
+void PythonRunner::TakeCancels() {
+  std::vector<uint64_t> numbers;
+  {
+    std::lock_guard lock(cancel_mutex_);
+    numbers.swap(to_cancel_);
+    any_to_cancel_.store(false, std::memory_order_relaxed);
+  }
+  for (uint64_t number : numbers) {
+    auto it = kept_.find(number);
+    if (it == kept_.end()) continue;
+    PythonCall* call = it->second;
+    if (call->aio_task) {
+      Owned cancelled(PyObject_CallMethod(call->aio_task, "cancel", nullptr));
+      if (!cancelled) PyErr_WriteUnraisable(call->aio_task);
+    } else if (call->thread != 0) {
+      PyObject* cancelled = Callback("weft._actor_worker", "Cancelled");
+      if (cancelled) PyThreadState_SetAsyncExc(call->thread, cancelled);
+    }
+  }
+}
+
+// ---- for Python ---------------------------------------------------------------------------------------------------
+
+const PythonCall* PythonRunner::Current() const {
+  if (t_call) return t_call;
+  if (!g_call_in_context) return nullptr;
+  PyObject* number = nullptr;
+  if (PyContextVar_Get(g_call_in_context, nullptr, &number) != 0 || !number) return nullptr;
+  auto it = kept_.find(PyLong_AsUnsignedLongLong(number));
+  Py_DECREF(number);
+  return it == kept_.end() ? nullptr : it->second;
+}
+
+namespace {
+
+PyObject* CurrentCall(PyObject*, PyObject*) {
+  const PythonCall* call = g_runner ? g_runner->Current() : nullptr;
+  if (!call) Py_RETURN_NONE;
+  const core::AssignedLease& lease = g_runner->executor()->lease();
+  Owned gpus(PyList_New(0)), resources(PyDict_New());
+  if (!gpus || !resources) return nullptr;
+  for (const auto& [number, amount] : lease.gpus) {
+    Owned item(Py_BuildValue("(Id)", number, static_cast<double>(amount) / core::kResourceUnit));
+    if (!item || PyList_Append(gpus.get(), item.get()) != 0) return nullptr;
+  }
+  for (const auto& [name, amount] : lease.resources) {
+    Owned item(PyFloat_FromDouble(static_cast<double>(amount) / core::kResourceUnit));
+    if (!item || PyDict_SetItemString(resources.get(), name.c_str(), item.get()) != 0) return nullptr;
+  }
+  std::string actor = lease.actor ? core::ToString(lease.actor) : "";
+  return Py_BuildValue("{sssssIszsIsOsOsK}", "task_id", core::ToString(ObjectId{call->submitter, call->task}).c_str(),
+                       "name", call->what->name.c_str(), "attempt", call->attempt, "actor_id",
+                       lease.actor ? actor.c_str() : nullptr, "incarnation", lease.incarnation, "gpus", gpus.get(),
+                       "resources", resources.get(), "submitter",
+                       static_cast<unsigned long long>(call->submitter.value));
+}
+
+PyObject* CurrentActor(PyObject*, PyObject*) {
+  if (!g_runner || !g_runner->executor()->lease().actor) Py_RETURN_NONE;
+  PyObject* from_blob = Callback("weft._actor", "info_from_blob");
+  const std::string& blob = g_runner->blob();
+  Owned info(from_blob ? PyObject_CallFunction(from_blob, "y#", blob.data(), static_cast<Py_ssize_t>(blob.size()))
+                       : nullptr);
+  Object* object = info ? g_runtime->FindReference(g_runner->executor()->lease().actor) : nullptr;
+  if (!object) {
+    if (!PyErr_Occurred()) RaiseSystemError("ActorDiedError\nthe actor has ended");
+    return nullptr;
+  }
+  return NewHandle(object, info.get());
+}
+
+PyObject* ProcessInfo(PyObject*, PyObject*) {
+  Runtime* runtime = NeedRuntime();
+  if (!runtime) return nullptr;
+  const core::Welcome& welcome = runtime->welcome();
+  char node[33], job[17];
+  std::snprintf(node, sizeof node, "%016llx%016llx", static_cast<unsigned long long>(welcome.session), 1ull);
+  std::snprintf(job, sizeof job, "%08llx", static_cast<unsigned long long>(welcome.driver.value));
+  return Py_BuildValue("{sKsKsOsssssI}", "process", static_cast<unsigned long long>(welcome.process.value), "driver",
+                       static_cast<unsigned long long>(welcome.driver.value), "is_worker",
+                       g_runner ? Py_True : Py_False, "node_id", node, "job_id", job, "cpus", welcome.cpus);
+}
+
+PyObject* TakeInterrupt(PyObject*, PyObject*) { return PyBool_FromLong(g_runner && g_runner->TakeInterrupt()); }
+PyObject* InterruptSignalNumber(PyObject*, PyObject*) { return PyLong_FromLong(InterruptSignal()); }
+
+PyObject* ServeCalls(PyObject*, PyObject*) {
+  g_runner->ServeCalls();
+  Py_RETURN_NONE;
+}
+
+PyObject* Poll(PyObject*, PyObject* limit) {
+  return PyLong_FromLong(g_runner->Poll(static_cast<int>(PyLong_AsLong(limit))));
+}
+
+PyObject* Sleep(PyObject*, PyObject* timeout) {
+  int64_t deadline = core::kNoDeadline;
+  if (timeout != Py_None) {
+    double seconds = PyFloat_AsDouble(timeout);
+    if (PyErr_Occurred()) return nullptr;
+    deadline = core::NowNs() + static_cast<int64_t>(seconds * 1e9);
+  }
+  g_runner->Sleep(deadline);
+  if (PyErr_CheckSignals() != 0) return nullptr;
+  Py_RETURN_NONE;
+}
+
+PyObject* Wake(PyObject*, PyObject*) {
+  if (g_runner) g_runner->Wake();
+  Py_RETURN_NONE;
+}
+
+PyObject* SetCallVariable(PyObject*, PyObject* variable) {
+  Py_INCREF(variable);
+  Py_XSETREF(g_call_in_context, variable);
+  Py_RETURN_NONE;
+}
+
+PyObject* SetLocalMode(PyObject*, PyObject* callbacks) {
+  PyObject* task = nullptr;
+  if (callbacks != Py_None) {
+    task = PyMapping_GetItemString(callbacks, "task");
+    if (!task) return nullptr;
+  }
+  Py_XSETREF(g_local_task, task);
+  Py_RETURN_NONE;
+}
+
+PyObject* PutError(PyObject*, PyObject* args) {
+  const char* bytes;
+  Py_ssize_t size;
+  int is_system = 0;
+  if (!PyArg_ParseTuple(args, "y#|p", &bytes, &size, &is_system)) return nullptr;
+  Runtime* runtime = NeedRuntime();
+  if (!runtime) return nullptr;
+  auto kind = is_system ? core::ValueKind::kSystemError : core::ValueKind::kTaskError;
+  return NewRef(runtime->PutError(kind, {bytes, static_cast<size_t>(size)}), false);
+}
+
+PyMethodDef functions[] = {{"current_call", CurrentCall, METH_NOARGS, nullptr},
+                           {"current_actor", CurrentActor, METH_NOARGS, nullptr},
+                           {"process_info", ProcessInfo, METH_NOARGS, nullptr},
+                           {"_take_interrupt", TakeInterrupt, METH_NOARGS, nullptr},
+                           {"_interrupt_signal", InterruptSignalNumber, METH_NOARGS, nullptr},
+                           {"_serve_calls", ServeCalls, METH_NOARGS, nullptr},
+                           {"_poll", Poll, METH_O, nullptr},
+                           {"_sleep", Sleep, METH_O, nullptr},
+                           {"_wake", Wake, METH_NOARGS, nullptr},
+                           {"_set_call_variable", SetCallVariable, METH_O, nullptr},
+                           {"set_local_mode", SetLocalMode, METH_O, nullptr},
+                           {"put_error", PutError, METH_VARARGS, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
+
+}  // namespace
+
+bool AddWorkerFunctions(PyObject* module) { return PyModule_AddFunctions(module, functions) == 0; }
 
 }  // namespace weft::python

@@ -1,6 +1,20 @@
-// Runs the bodies of Python tasks in a worker. Main thread, GIL held (released around sleeping).
+// Runs the bodies of Python tasks, and the methods of a Python actor, in a worker.
+//
+// GIL held unless said otherwise (released around sleeping). One at a time on the main thread; or, for an actor that
+// says so, on threads of a pool (ServeCalls) or as asyncio tasks of the loop that weft._actor_worker runs on the main
+// thread.
+//
+// Cancelling. Interrupt comes on the link thread, which must not wait for the GIL. What runs on the main thread is
+// interrupted by a signal, whose Python handler raises (TakeInterrupt); what runs elsewhere by the main thread, when it
+// wakes up (AfterSleep, or the loop's poll).
 #pragma once
 
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
 #include <unordered_map>
 
 #include "api_python/codec.h"
@@ -8,28 +22,103 @@
 
 namespace weft::python {
 
+// A task or call with its arguments decoded.
+struct PythonCall {
+  core::DefinedTemplate* what = nullptr;
+  PyObject* function = nullptr;  // borrowed from the template
+  std::vector<PyObject*> arguments;
+  size_t num_positional = 0;
+  PyObject* kwnames = nullptr;
+  bool failed = false;  // to decode; the exception is in `error`
+  PyObject* error = nullptr;
+  uint32_t attempt = 0;
+  // Who it is, for current_call().
+  core::ProcessId submitter;
+  uint64_t task = 0;
+  uint64_t execution = 0;
+  unsigned long thread = 0;     // that runs it, as Python numbers threads
+  PyObject* aio_task = nullptr;  // or the asyncio task
+  void DropArguments();
+};
+
 class PythonRunner final : public core::TaskRunner {
  public:
-  explicit PythonRunner(Runtime& runtime) : runtime_(runtime) {}
+  explicit PythonRunner(Runtime& runtime);
+  void SetExecutor(core::Executor* executor) { executor_ = executor; }
+
   void Prepare(const core::TaskCall& call) override;
   void Run(const std::vector<ObjectId>& returns, core::TaskOutcome& outcome) override;
   void BeforeSleep() override;
   void AfterSleep() override;
+  void Assigned(const core::AssignedLease& lease) override;
+  core::ActorMode mode() override;
+  void Keep(core::Execution& execution) override;
+  void Start(core::Execution& execution) override;  // with the GIL if the actor has a loop or on the main thread
+  void RunLoop() override;
+  void Interrupt(uint64_t execution) override;
+
+  // For weft._actor_worker and the signal handler.
+  bool TakeInterrupt();
+  void ServeCalls();  // a thread of the pool; returns never
+  int Poll(int limit);
+  void Sleep(int64_t deadline_ns) { executor_->Sleep(deadline_ns); }
+  void Wake() { executor_->Wake(); }
+  void Finished(core::Execution* execution, PyObject* aio_task);  // an asyncio task
+  core::Executor* executor() { return executor_; }
+  const std::string& blob() const { return blob_; }
+  const PythonCall* Current() const;  // on this thread, or in this context; nullptr: none
 
  private:
-  PyObject* FunctionOf(core::DefinedTemplate& what);
-  bool Encode(PyObject* value, ObjectId id, core::TaskReturn& out, size_t* inline_bytes);
-  void Fail(core::TaskOutcome& outcome);
+  PyObject* FunctionOf(PythonCall& call, const core::TaskCall& from);
+  PyObject* Invoke(PythonCall& call);
+  // The values of a call that has returned `result`, or its exception (result nullptr, exception set).
+  void Conclude(PythonCall& call, const std::vector<ObjectId>& returns, PyObject* result, core::TaskOutcome& outcome);
+  bool Encode(const PythonCall& call, PyObject* value, ObjectId id, core::TaskReturn& out, size_t* inline_bytes);
+  void Fail(PythonCall& call, core::TaskOutcome& outcome);
+  bool RunAgain(PythonCall& call, core::TaskOutcome& outcome);  // a retryable exception of an actor's call
+  void StartOnLoop(core::Execution& execution);
+  void TakeCancels();
 
   Runtime& runtime_;
-  core::DefinedTemplate* what_ = nullptr;
-  PyObject* function_ = nullptr;
-  std::vector<PyObject*> arguments_;
-  size_t num_positional_ = 0;
-  PyObject* kwnames_ = nullptr;
-  bool failed_ = false;
+  core::Executor* executor_ = nullptr;
+  PythonCall main_;
   std::unordered_map<core::FunctionKey, PyObject*> loaded_;
-  PyThreadState* saved_ = nullptr;
+  pthread_t main_thread_;
+  std::atomic<uint64_t> running_{0};    // the execution on the main thread
+  std::atomic<uint64_t> interrupt_{0};  // the execution that a signal was sent for
+
+  // ---- an actor
+  PyObject* instance_ = nullptr;
+  PyObject* settings_ = nullptr;  // weft._actor.WorkerSettings
+  std::string blob_;              // of its ActorInfo
+  core::ActorMode mode_;
+  std::mutex cancel_mutex_;
+  std::vector<uint64_t> to_cancel_;
+  std::atomic<bool> any_to_cancel_{false};
+  std::unordered_map<uint64_t, PythonCall*> kept_;  // GIL; by execution
+  // The pool. Guarded by pool_mutex_.
+  std::mutex pool_mutex_;
+  std::condition_variable pool_wakes_;
+  std::deque<core::Execution*> pool_queue_;
+  uint32_t pool_idle_ = 0, pool_threads_ = 0, pool_limit_ = 0;
 };
+
+extern PythonRunner* g_runner;   // in a worker
+extern PyObject* g_local_task;   // local mode: runs a task here
+extern PyObject* g_call_in_context;  // an asyncio actor: the ContextVar of the present call's number; else nullptr
+
+// Before a submission: which execution submits.
+inline void NoteExecution() {
+  if (!g_call_in_context) return;
+  PyObject* number = nullptr;
+  if (PyContextVar_Get(g_call_in_context, nullptr, &number) == 0 && number) {
+    Runtime::SetCurrentExecution(PyLong_AsUnsignedLongLong(number));
+    Py_DECREF(number);
+  } else {
+    Runtime::SetCurrentExecution(0);
+  }
+}
+
+bool AddWorkerFunctions(PyObject* module);
 
 }  // namespace weft::python

@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "api_python/codec.h"
+#include "api_python/options.h"
+#include "api_python/python_runner.h"
 
 namespace weft::python {
 namespace {
@@ -71,39 +73,6 @@ void Dealloc(PyObject* self) {
   Py_DECREF(type);
 }
 
-bool Number(PyObject* options, const char* name, double* value) {
-  Owned attribute(PyObject_GetAttrString(options, name));
-  if (!attribute) return false;
-  if (attribute.get() == Py_None) {
-    *value = 0;
-    return true;
-  }
-  *value = PyFloat_AsDouble(attribute.get());
-  return !PyErr_Occurred();
-}
-
-bool Text(PyObject* options, const char* name, std::string* value) {
-  Owned attribute(PyObject_GetAttrString(options, name));
-  if (!attribute) return false;
-  if (attribute.get() == Py_None) return true;
-  char* bytes;
-  Py_ssize_t size;
-  if (PyBytes_Check(attribute.get())) {
-    if (PyBytes_AsStringAndSize(attribute.get(), &bytes, &size) != 0) return false;
-    value->assign(bytes, static_cast<size_t>(size));
-    return true;
-  }
-  const char* utf8 = PyUnicode_AsUTF8AndSize(attribute.get(), &size);
-  if (!utf8) return false;
-  value->assign(utf8, static_cast<size_t>(size));
-  return true;
-}
-
-void AddAmount(core::ResourceAmounts& shape, const std::string& name, double amount) {
-  auto units = static_cast<int64_t>(std::llround(amount * static_cast<double>(core::kResourceUnit)));
-  if (units > 0) shape.emplace_back(name, units);
-}
-
 // The template for the present session: the function is exported once, the options are read once.
 bool Prepare(RemoteFunctionObject* f, Runtime* runtime) {
   if (!f->exported) {
@@ -116,59 +85,48 @@ bool Prepare(RemoteFunctionObject* f, Runtime* runtime) {
     captured.objects.clear();
     f->exported = exported;
   }
-  const char* key_bytes;
-  Py_ssize_t key_size, body_size;
-  const char *body, *name;
-  if (!PyArg_ParseTuple(f->exported, "y#y#s", &key_bytes, &key_size, &body, &body_size, &name)) return false;
-  if (key_size != sizeof(core::FunctionKey)) {
-    PyErr_SetString(PyExc_ValueError, "a function's key has 16 bytes");
-    return false;
-  }
-  core::FunctionKey key;
-  std::memcpy(&key, key_bytes, sizeof key);
+  const char* name = PyUnicode_AsUTF8(PyTuple_GET_ITEM(f->exported, 2));
+  if (!name) return false;
   core::TaskTemplate what;
   core::ResourceAmounts shape;
-  double cpus, gpus, memory, num_returns, max_retries;
-  if (!Number(f->options, "num_cpus", &cpus) || !Number(f->options, "num_gpus", &gpus) ||
-      !Number(f->options, "memory", &memory) || !Number(f->options, "num_returns", &num_returns) ||
+  double num_returns, max_retries;
+  if (!ReadShape(f->options, "num_cpus", shape) || !Number(f->options, "num_returns", &num_returns) ||
       !Number(f->options, "max_retries", &max_retries) || !Text(f->options, "name", &what.name) ||
       !Text(f->options, "retry_payload", &what.retry_exceptions)) {
     return false;
   }
-  AddAmount(shape, "CPU", cpus);
-  AddAmount(shape, "GPU", gpus);
-  AddAmount(shape, "memory", memory);
-  Owned resources(PyObject_GetAttrString(f->options, "resources"));
-  if (!resources) return false;
-  if (PyDict_Check(resources.get())) {
-    PyObject *resource, *amount;
-    Py_ssize_t position = 0;
-    while (PyDict_Next(resources.get(), &position, &resource, &amount)) {
-      const char* resource_name = PyUnicode_AsUTF8(resource);
-      double value = resource_name ? PyFloat_AsDouble(amount) : 0;
-      if (PyErr_Occurred()) return false;
-      AddAmount(shape, resource_name, value);
-    }
-  }
-  std::sort(shape.begin(), shape.end());
   if (what.name.empty()) what.name = name;
   what.num_returns = static_cast<uint32_t>(num_returns);
   what.max_retries = static_cast<int32_t>(max_retries);
-  core::Result<const core::Function*> function = nullptr;
-  Py_BEGIN_ALLOW_THREADS function = runtime->InternFunction(key, name, {body, static_cast<size_t>(body_size)});
-  Py_END_ALLOW_THREADS if (!function) return RaiseCoreError(function.error()), false;
-  what.function = *function;
+  what.function = InternExported(runtime, f->exported);
+  if (!what.function) return false;
   f->what = runtime->InternTemplate(std::move(what), shape);
   f->epoch = g_epoch;
   return true;
+}
+
+// In local mode the task runs here and now.
+PyObject* CallLocal(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
+  Owned positional(PyTuple_New(nargs)), named(PyDict_New());
+  if (!positional || !named) return nullptr;
+  for (Py_ssize_t i = 0; i < nargs; ++i) {
+    Py_INCREF(args[i]);
+    PyTuple_SET_ITEM(positional.get(), i, args[i]);
+  }
+  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
+    if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) != 0) return nullptr;
+  }
+  return PyObject_CallFunctionObjArgs(g_local_task, self, positional.get(), named.get(), nullptr);
 }
 
 PyObject* Remote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
   auto* f = Self(self);
   Runtime* runtime = NeedRuntime();
   if (!runtime) return nullptr;
+  if (g_local_task) return CallLocal(self, args, nargs, kwnames);
   if (f->epoch != g_epoch && !Prepare(f, runtime)) return nullptr;
   const core::TaskTemplate* what = f->what;
+  NoteExecution();
 
   static thread_local EncodedCall call;
   call.bytes.clear();
@@ -184,14 +142,7 @@ PyObject* Remote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
     } else {
       std::vector<Object*> objects(what->num_returns);
       runtime->Submit(what, call.bytes, call.dependencies, {}, objects.data());
-      if (what->num_returns == 0) {
-        result = Py_None;
-        Py_INCREF(result);
-      } else {
-        result = PyList_New(what->num_returns);
-        for (uint32_t i = 0; result && i < what->num_returns; ++i)
-          PyList_SET_ITEM(result, i, NewRef(objects[i], false));
-      }
+      result = NewRefs(objects);
     }
   }
   for (Object* object : call.owned) runtime->DropReference(object);

@@ -46,6 +46,7 @@ constexpr int64_t kLeaveNs = 150 * kMs;
 // How long a driver that has said farewell may take to read the last output.
 constexpr int64_t kFarewellNs = 200 * kMs;
 constexpr size_t kMaxShapes = 256;
+constexpr int64_t kMaxGpus = 4096 * kResourceUnit;  // each has an entry of its own
 constexpr size_t kMaxRememberedDeaths = 4096;
 // A zygote that dies without a request is replaced at once, but not more often than this.
 constexpr int64_t kZygotePauseNs = 1000 * kMs;
@@ -98,6 +99,20 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
   return daemon;
 }
 
+NodeDaemon::NodeDaemon(EventLoop loop)
+    : loop_(std::move(loop)),
+      outputs_(loop_,
+               {.read =
+                    [this](ProcessId worker, std::string_view bytes) {
+                      auto* process = Find(worker);
+                      if (process == nullptr || process->stage != Process::Stage::kConnecting) return;
+                      std::string& last = process->last_stderr;
+                      last.append(bytes);
+                      if (last.size() > 4096) last.erase(0, last.size() - 4096);
+                    },
+                .whole_lines = [this](ProcessId worker, bool is_stderr,
+                                      std::string lines) { ForwardOutput(worker, is_stderr, std::move(lines)); }}) {}
+
 NodeDaemon::~NodeDaemon() = default;
 
 int NodeDaemon::Run() {
@@ -111,6 +126,10 @@ int NodeDaemon::Run() {
       Settle();
       pool_->TimePassed(now, pool_actions_);
       Settle();
+      if (directory_.next_wakeup_ns() <= now) {
+        directory_.Handle(DirectoryTicked{now}, directory_actions_);
+        Settle();
+      }
       if (auto tick = budget_->NextTickNs(); tick && *tick <= now) {
         budget_->Handle(MemoryBudget::Ticked{now}, budget_actions_);
         Settle();
@@ -131,7 +150,7 @@ int64_t NodeDaemon::NextDeadline() const {
     next = std::min(next, process.closing_since_ns + (process.kill_sent ? kStatusWaitNs + kKillWaitNs : kStatusWaitNs));
   }
   if (scheduler_ && leaving_until_ns_ == 0) {
-    next = std::min({next, scheduler_->next_wakeup_ns(), pool_->next_wakeup_ns()});
+    next = std::min({next, scheduler_->next_wakeup_ns(), pool_->next_wakeup_ns(), directory_.next_wakeup_ns()});
     next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
   }
   return next;
@@ -215,6 +234,7 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
                   std::to_string(kProtocolVersion) + "; install the same weft on both sides");
   }
   if (!IsValidShape(message.resources)) return refuse("its resources are not in order");
+  if (AmountOf(message.resources, kGpu) > kMaxGpus) return refuse("no machine has so many GPUs");
   if (message.worker_command.empty() || message.worker_command[0].empty()) return refuse("it names no worker program");
   for (const auto* list : {&message.worker_command, &message.environment}) {
     if (std::any_of(list->begin(), list->end(), HasNul)) return refuse("a NUL byte in its command or environment");
@@ -363,6 +383,7 @@ void NodeDaemon::Handle(Process& process, AskShape& message) {
   ShapeFact fact = scheduler_->Explain(message.shape);
   for (HolderFact& holder : fact.holders) {
     if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;
+    if (std::string name = directory_.NameOf(holder.worker); name != "worker") holder.actor = std::move(name);
   }
   Send(process, ShapeAnswer{message.request, EncodeFact(fact)});
 }
@@ -387,10 +408,7 @@ void NodeDaemon::LeaveWhenAlone() {
   }
   if (!alone && NowNs() < leaving_until_ns_) return;
   // What was printed before still reaches the driver, which reads until we close.
-  for (auto& [number, pipe] : pipes_) {
-    PumpOutput(pipe, 1 << 20);
-    if (std::string rest = pipe.lines.TakeRest(); !rest.empty()) ForwardOutput(pipe, std::move(rest));
-  }
+  outputs_.DrainAll();
   int64_t deadline = NowNs() + kFarewellNs;
   while (driver && driver->stream->Flush() && driver->stream->queued_bytes() > 0 && NowNs() < deadline) {
     pollfd waiting{driver->stream->fd(), POLLOUT, 0};
@@ -460,8 +478,12 @@ void NodeDaemon::UpdateInterest(Process& process) {
 void NodeDaemon::Settle() {
   if (settling_ || !scheduler_) return;
   settling_ = true;
-  while (!ended_ && (!scheduler_actions_.empty() || !pool_actions_.empty() || !budget_actions_.empty())) {
+  while (!ended_ && (!scheduler_actions_.empty() || !directory_actions_.empty() || !pool_actions_.empty() ||
+                     !budget_actions_.empty())) {
     for (auto& action : std::exchange(scheduler_actions_, {})) {
+      std::visit([&](const auto& a) { Perform(a); }, action);
+    }
+    for (auto& action : std::exchange(directory_actions_, {})) {
       std::visit([&](const auto& a) { Perform(a); }, action);
     }
     for (auto& action : std::exchange(pool_actions_, {})) {
@@ -489,7 +511,7 @@ void NodeDaemon::Perform(const GrantLease& action) {
     return;
   }
   worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
-  Send(*submitter, LeaseGranted{action.shape, action.lease, action.worker});
+  Send(*submitter, LeaseGranted{action.shape, action.lease, action.worker, action.gpus});
 }
 
 bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
@@ -548,8 +570,9 @@ void NodeDaemon::Perform(const KillWorker& action) {
 }
 
 void NodeDaemon::RereadBlockedFlags() {
-  for (auto& [id, process] : processes_) {
-    if (process->doorbell && scheduler_->IsLending(id) && process->doorbell->blocked().load() == 0) {
+  for (ProcessId id : std::set<ProcessId>(scheduler_->lending())) {
+    auto* process = Find(id);
+    if (process != nullptr && process->doorbell && process->doorbell->blocked().load() == 0) {
       scheduler_->Handle(WorkerUnblocked{id}, scheduler_actions_);
     }
   }
@@ -643,7 +666,7 @@ Status NodeDaemon::Launch(ProcessId worker) {
   if (pid != 0) pids_[pid] = worker;
   processes_[worker] = std::move(process);
   for (int i = 0; i < 2; ++i) {
-    if (read_ends[i]) WatchOutput(worker, i == 1, std::move(read_ends[i]));
+    if (read_ends[i]) outputs_.Watch(worker, i == 1, std::move(read_ends[i]));
   }
   return Status();
 }
@@ -818,22 +841,7 @@ void NodeDaemon::Bury(ProcessId id) {
   // death.
   Settle();
   if (ended_ || (process = Find(id)) == nullptr) return;
-  for (auto entry = pipes_.begin(); entry != pipes_.end();) {
-    auto& pipe = entry->second;
-    if (pipe.worker != id) {
-      ++entry;
-      continue;
-    }
-    // A pipe holds 64 kB; one that has more is being filled by a child that the worker left behind.
-    bool open = PumpOutput(pipe, 1 << 20);
-    if (std::string rest = pipe.lines.TakeRest(); !rest.empty()) ForwardOutput(pipe, std::move(rest));
-    if (!open) {
-      if (pipe.watch != 0) loop_.Remove(pipe.watch);
-      entry = pipes_.erase(entry);
-    } else {
-      ++entry;
-    }
-  }
+  outputs_.Drain(id);
   std::string how = DescribeDeath(*process);
   std::string why_not_started = how;
   std::string words = process->last_stderr;
@@ -841,11 +849,13 @@ void NodeDaemon::Bury(ProcessId id) {
   if (!words.empty()) why_not_started += "; it said:\n" + words;
 
   for (const auto& [key, peer] : process->peers) {
+    if (key.first == id) continue;  // an actor that called itself
     if (auto* other = Find(key.first)) {
       other->peers.erase({id, !key.second});
       other->freed_slots.push_back(peer.peer_slot);
     }
   }
+  TellOfActorsThatEndWith(*process, how);
   // Everybody hears of it: an owner may count the dead as a borrower by the word of a third process alone.
   for (auto& [other_id, other] : processes_) {
     if (other_id == id || other->stage != Process::Stage::kReady) continue;
@@ -918,50 +928,11 @@ void NodeDaemon::KillEverything() {
 
 // ---- output -----------------------------------------------------------------------------------------------------
 
-void NodeDaemon::WatchOutput(ProcessId worker, bool is_stderr, UniqueFd fd) {
-  uint64_t number = next_pipe_++;
-  auto& pipe = pipes_[number];
-  pipe.worker = worker;
-  pipe.is_stderr = is_stderr;
-  pipe.fd = std::move(fd);
-  if (output_paused_) return;  // watched when output goes on
-  auto watch = loop_.Add(pipe.fd.get(), EPOLLIN, [this, number](uint32_t) { OnOutput(number); });
-  pipe.watch = watch ? *watch : 0;
-}
-
-void NodeDaemon::OnOutput(uint64_t number) {
-  auto found = pipes_.find(number);
-  if (found == pipes_.end()) return;
-  auto& pipe = found->second;
-  if (PumpOutput(pipe, 64 << 10)) return;
-  if (std::string rest = pipe.lines.TakeRest(); !rest.empty()) ForwardOutput(pipe, std::move(rest));
-  loop_.Remove(pipe.watch);
-  pipes_.erase(found);
-}
-
-bool NodeDaemon::PumpOutput(OutputPipe& pipe, size_t limit) {
-  char buffer[64 << 10];
-  for (size_t done = 0; done < limit;) {
-    ssize_t size = ::read(pipe.fd.get(), buffer, sizeof buffer);
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) return errno == EAGAIN || errno == EWOULDBLOCK;
-    if (size == 0) return false;
-    done += static_cast<size_t>(size);
-    std::string_view text(buffer, static_cast<size_t>(size));
-    if (auto* process = Find(pipe.worker); process != nullptr && process->stage == Process::Stage::kConnecting) {
-      process->last_stderr.append(text);
-      if (process->last_stderr.size() > 4096) process->last_stderr.erase(0, process->last_stderr.size() - 4096);
-    }
-    if (std::string lines = pipe.lines.Append(text); !lines.empty()) ForwardOutput(pipe, std::move(lines));
-  }
-  return true;
-}
-
-void NodeDaemon::ForwardOutput(const OutputPipe& pipe, std::string text) {
+void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string text) {
   auto* driver = Find(ProcessId{1});
   if (driver == nullptr) return;
-  WorkerOutput output{pipe.worker, 0, static_cast<uint8_t>(pipe.is_stderr), std::move(text)};
-  if (auto* process = Find(pipe.worker)) output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
+  WorkerOutput output{worker, 0, static_cast<uint8_t>(is_stderr), std::move(text)};
+  if (auto* process = Find(worker)) output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
   Send(*driver, output);
 }
 
@@ -969,19 +940,7 @@ void NodeDaemon::PauseOrResumeOutput() {
   auto* driver = Find(ProcessId{1});
   if (driver == nullptr || ended_) return;
   size_t queued = driver->stream->queued_bytes();
-  bool pause = output_paused_ ? queued > kMaxQueuedOutputBytes / 2 : queued > kMaxQueuedOutputBytes;
-  if (pause == output_paused_) return;
-  output_paused_ = pause;
-  for (auto& [number, pipe] : pipes_) {
-    if (pause) {
-      loop_.Remove(pipe.watch);  // removed and not only silenced: an end of the pipe would be reported again and again
-      pipe.watch = 0;
-    } else {
-      uint64_t id = number;
-      auto watch = loop_.Add(pipe.fd.get(), EPOLLIN, [this, id](uint32_t) { OnOutput(id); });
-      pipe.watch = watch ? *watch : 0;
-    }
-  }
+  outputs_.Pause(queued > (outputs_.paused() ? kMaxQueuedOutputBytes / 2 : kMaxQueuedOutputBytes));
 }
 
 }  // namespace weft::core

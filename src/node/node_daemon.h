@@ -1,9 +1,9 @@
 // The node daemon of a private session: serves one driver and the workers that it starts, and ends with the driver.
 //
-// One thread, one loop, no mutex. It decides nothing itself: leases are the LocalScheduler's business, starting workers
-// the WorkerPool's, memory the MemoryBudget's; this class carries messages between them and the processes, and watches
-// over lives. What a process sends is input: nonsense ends that process's connection and with it the process, never the
-// daemon.
+// One thread, one loop, no mutex. It decides nothing itself: leases are the LocalScheduler's business, actors the
+// ActorDirectory's, starting workers the WorkerPool's, memory the MemoryBudget's; this class carries messages between
+// them and the processes, and watches over lives. What a process sends is input: nonsense ends that process's
+// connection and with it the process, never the daemon.
 //
 // A process's life here: connecting (first message awaited), ready, closing (its socket has ended; the exit status is
 // awaited for a moment, so that its death can be announced with the reason), gone. Everybody hears of its death;
@@ -23,7 +23,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "node/line_splitter.h"
+#include "head/actor_directory.h"
+#include "node/worker_output.h"
 #include "node/worker_pool.h"
 #include "node/zygote.h"
 #include "object_store/memory_budget.h"
@@ -76,16 +77,8 @@ class NodeDaemon {
 
     std::string last_stderr;  // until it is ready: explains a failed start
   };
-  struct OutputPipe {
-    ProcessId worker;
-    bool is_stderr = false;
-    UniqueFd fd;
-    EventLoop::WatchId watch = 0;
-    bool paused = false;
-    LineSplitter lines;
-  };
 
-  explicit NodeDaemon(EventLoop loop) : loop_(std::move(loop)) {}
+  explicit NodeDaemon(EventLoop loop);
 
   // ---- messages
   void OnProcessEvent(ProcessId id, uint32_t epoll_events);
@@ -102,6 +95,14 @@ class NodeDaemon {
   void Handle(Process& process, RouteTo& message);
   void Handle(Process& process, FreeObjects& message);
   void Handle(Process& process, Farewell& message);
+  void Handle(Process& process, CreateActor& message);
+  void Handle(Process& process, LookupActor& message);
+  void Handle(Process& process, ListActors& message);
+  void Handle(Process& process, WatchActor& message);
+  void Handle(Process& process, ReleaseActor& message);
+  void Handle(Process& process, KillActor& message);
+  void Handle(Process& process, ActorConstructed& message);
+  void Handle(Process& process, ActorExiting& message);
   void Handle(Process& process, AskShape& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
@@ -122,6 +123,17 @@ class NodeDaemon {
   void Perform(const WantWorkers& action);
   void Perform(const SetDemand& action);
   void Perform(const KillWorker& action);
+  void Perform(const GrantActor& action);
+  void Perform(const RefuseActor& action);
+  void Perform(const WantActor& action);
+  void Perform(const UnwantActor& action);
+  void Perform(const SettleActor& action);
+  void Perform(const TellWatcher& action);
+  void Perform(const AnswerCreator& action);
+  void Perform(const AnswerList& action);
+  void Perform(const KillActorWorker& action);
+  void Perform(const LetWorkerLeave& action);
+  void Perform(const RefuseSender& action);
   void Perform(const StartWorker& action);
   void Perform(const RetireWorker& action);
   void Perform(const AbandonStart& action);
@@ -152,12 +164,10 @@ class NodeDaemon {
   void LeaveWhenAlone();
   void KillEverything();
 
+  void TellOfActorsThatEndWith(const Process& process, const std::string& how);
+
   // ---- output
-  void WatchOutput(ProcessId worker, bool is_stderr, UniqueFd fd);
-  void OnOutput(uint64_t pipe);
-  // Reads what the pipe has, at most `limit` bytes. False when it has ended.
-  bool PumpOutput(OutputPipe& pipe, size_t limit);
-  void ForwardOutput(const OutputPipe& pipe, std::string text);
+  void ForwardOutput(ProcessId worker, bool is_stderr, std::string text);
   void PauseOrResumeOutput();
 
   int64_t NextDeadline() const;
@@ -174,10 +184,12 @@ class NodeDaemon {
 
   std::optional<OpenSession> session_;
   std::unique_ptr<LocalScheduler> scheduler_;
+  ActorDirectory directory_;
   std::unique_ptr<WorkerPool> pool_;
   std::unique_ptr<MemoryBudget> budget_;
   SegmentKeeper segments_;
   std::vector<SchedulerAction> scheduler_actions_;
+  std::vector<DirectoryAction> directory_actions_;
   std::vector<PoolAction> pool_actions_;
   std::vector<MemoryBudget::Action> budget_actions_;
   bool settling_ = false;
@@ -188,9 +200,7 @@ class NodeDaemon {
   int64_t zygote_started_ns_ = 0;
   UniqueFd null_;
 
-  std::map<uint64_t, OutputPipe> pipes_;
-  uint64_t next_pipe_ = 1;
-  bool output_paused_ = false;
+  WorkerOutputs outputs_;
 
   uint64_t descriptor_limit_ = 1024;
   int64_t leaving_until_ns_ = 0;  // not 0: the driver has said farewell, and workers may leave in order until then

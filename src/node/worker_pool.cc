@@ -69,6 +69,12 @@ void WorkerPool::WorkerWasLeased(ProcessId worker) {
   failures_ = 0;  // it works
 }
 
+void WorkerPool::WorkerWasTaken(ProcessId worker) {
+  WorkerWasLeased(worker);
+  auto& taken = workers_.at(worker);
+  SetState(taken, State::kTaken, taken.since_ns);
+}
+
 void WorkerPool::WorkerWasFreed(ProcessId worker, int64_t now_ns) {
   auto found = workers_.find(worker);
   if (found != workers_.end() && found->second.state == State::kLeased) SetState(found->second, State::kIdle, now_ns);
@@ -157,12 +163,12 @@ int64_t WorkerPool::next_wakeup_ns() const {
 }
 
 void WorkerPool::CheckInvariants() const {
-  uint32_t counts[4] = {};
+  uint32_t counts[5] = {};
   for (const auto& [id, worker] : workers_) {
     ++counts[static_cast<size_t>(worker.state)];
     WEFT_CHECK(id.value < next_number_, "numbers are given once");
   }
-  for (size_t i = 0; i < 4; ++i) WEFT_CHECK(counts[i] == counts_[i], "workers are counted by state");
+  for (size_t i = 0; i < 5; ++i) WEFT_CHECK(counts[i] == counts_[i], "workers are counted by state");
 }
 
 }  // namespace weft::core

@@ -1,6 +1,7 @@
 // Decides when a worker process is started and when one that is no longer needed goes. Pure: events in, actions out.
 //
-// Called by the node daemon on its loop thread. A worker is starting, idle, leased or dying; it is counted from the
+// Called by the node daemon on its loop thread. A worker is starting, idle, leased, taken (an actor's, for good) or
+// dying; it is counted from the
 // StartWorker action until WorkerEnded. Some are started before anybody asks (prestart), more when the local scheduler
 // could use them; those beyond `keep` go after a while of idleness. A start that fails is tried again with growing
 // pauses and given up after a few failures in a row, with the reason: a broken interpreter must not be started for
@@ -50,6 +51,8 @@ class WorkerPool {
   // The caller says next how many are wanted now that this one is ready (WorkersWanted).
   void WorkerBecameReady(ProcessId worker, int64_t now_ns);
   void WorkerWasLeased(ProcessId worker);
+  // For good: it is an actor's. It counts no more as one of those that are kept ready.
+  void WorkerWasTaken(ProcessId worker);
   void WorkerWasFreed(ProcessId worker, int64_t now_ns);
   // Its process is gone. Before it was ready, that is a failed start.
   void WorkerEnded(ProcessId worker, const std::string& how, int64_t now_ns, std::vector<PoolAction>& out);
@@ -65,7 +68,7 @@ class WorkerPool {
   void CheckInvariants() const;
 
  private:
-  enum class State : uint8_t { kStarting, kIdle, kLeased, kDying };
+  enum class State : uint8_t { kStarting, kIdle, kLeased, kTaken, kDying };
   struct Worker {
     State state = State::kStarting;
     int64_t since_ns = 0;
@@ -81,7 +84,7 @@ class WorkerPool {
 
   const Config config_;
   std::map<ProcessId, Worker> workers_;
-  uint32_t counts_[4] = {};
+  uint32_t counts_[5] = {};
   uint64_t next_number_;
   uint32_t wanted_ = 0;
   bool open_ = false;

@@ -1,6 +1,7 @@
 #include "runtime/executor.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -8,6 +9,14 @@
 #include "os/futex.h"
 
 namespace weft::core {
+namespace {
+
+constexpr uint32_t kMaxStreak = 64;
+constexpr size_t kMaxEarlyCancels = 256;
+// The exit code of a worker whose task was cancelled by force.
+constexpr int kForcedExit = 75;
+
+}  // namespace
 
 Executor::Executor(Runtime& runtime, TaskRunner& runner) : runtime_(runtime), runner_(runner) {
   std::lock_guard lock(runtime_.mutex_);
@@ -32,69 +41,149 @@ void Executor::ExitWhenIdle(bool at_once) {
   exit_.store(true, std::memory_order_release);
 }
 
+void Executor::TakeAdopted() {
+  for (Runtime::Peer* peer : adopted_) {
+    submitters_.push_back(std::make_unique<Submitter>());
+    submitters_.back()->peer = peer;
+  }
+  adopted_.clear();
+  news_.store(false, std::memory_order_relaxed);
+}
+
 void Executor::Run() {
   for (;;) {
     if (news_.load(std::memory_order_acquire)) {
       std::lock_guard lock(runtime_.mutex_);
-      for (Runtime::Peer* peer : adopted_) {
-        submitters_.push_back(std::make_unique<Submitter>());
-        submitters_.back()->peer = peer;
-      }
-      adopted_.clear();
-      news_.store(false, std::memory_order_relaxed);
+      TakeAdopted();
     }
-    if (Step()) continue;
-    // Without work: take what concerns this process as an owner, then sleep for all.
-    WakeSubmitters();
-    std::unique_lock lock(runtime_.mutex_);
-    runtime_.Drain();
-    if (runtime_.stopped()) return;
-    if (exit_.load(std::memory_order_acquire)) {
-      // Objects of ours that others borrow keep this process; so do tasks that it has submitted.
-      if (exit_at_once_.load() || (runtime_.owner_->live_tasks() == 0 && !runtime_.owner_->AnyBorrowed())) return;
+    if (Step()) {
+      if (mode_.loop) return runner_.RunLoop();
+      continue;
     }
-    if (news_.load(std::memory_order_relaxed)) continue;
-    runtime_.polling_ = true;
-    runtime_.doorbell_->DisarmBackground();
-    runtime_.SetWakeUps(runtime_.any_waiters_ > 0);
-    uint32_t seen = runtime_.event_.load();
-    lock.unlock();
-    runtime_.Flush();
-    runner_.BeforeSleep();
-    const auto something = [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen; };
-    if (!may_spin_ || !spin_.Spin([&] { return runtime_.doorbell_->AnyRung() || something(); })) {
-      runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, kNoDeadline, something);
-    }
-    may_spin_ = false;
-    lock.lock();
-    runtime_.polling_ = false;
-    if (runtime_.others_waiting_ > 0) runtime_.Bump();
-    runtime_.ArmBackground();
-    lock.unlock();
-    runner_.AfterSleep();
-    // Bits only say that there is something; Step looks into every channel.
-    runtime_.doorbell_->TakeRung(Audience::kExecutor, [](uint32_t) {});
+    if (!Idle(kNoDeadline)) return;
   }
+}
+
+int Executor::Poll(int limit) {
+  if (news_.load(std::memory_order_acquire)) {
+    std::lock_guard lock(runtime_.mutex_);
+    TakeAdopted();
+  }
+  int count = 0;
+  while (count < limit && Step()) ++count;
+  if (count < limit) WakeSubmitters();
+  if (exit_.load(std::memory_order_acquire) || runtime_.stopped()) {
+    std::lock_guard lock(runtime_.mutex_);
+    if (MayLeave()) return -1;
+  }
+  return count;
+}
+
+void Executor::Sleep(int64_t deadline_ns) { Idle(deadline_ns); }
+
+void Executor::Wake() {
+  woken_.store(true);
+  runtime_.Bump();
+}
+
+bool Executor::MayLeave() {
+  if (runtime_.stopped()) return true;
+  if (!exit_.load(std::memory_order_acquire)) return false;
+  if (exit_at_once_.load()) return true;
+  {
+    std::lock_guard running(running_mutex_);
+    if (!running_.empty()) return false;
+  }
+  // Objects of ours that others borrow keep this process; so do tasks that it has submitted, and its actors.
+  Owner& owner = *runtime_.owner_;
+  return owner.live_tasks() == 0 && !owner.AnyBorrowed() && !owner.AnyActors();
+}
+
+bool Executor::Idle(int64_t deadline_ns) {
+  // Without work: take what concerns this process as an owner, then sleep for all.
+  WakeSubmitters();
+  std::unique_lock lock(runtime_.mutex_);
+  runtime_.Drain();
+  if (MayLeave()) return false;
+  if (news_.load(std::memory_order_relaxed)) return true;
+  // Another thread of ours may poll for all, but it does not look for tasks: we poll instead of it.
+  runtime_.executor_idle_ = true;
+  const bool has_rival = runtime_.polling_;
+  if (has_rival) {
+    lock.unlock();
+    runner_.BeforeSleep();
+    lock.lock();
+    while (runtime_.polling_) {
+      ++runtime_.others_waiting_;
+      uint32_t seen = runtime_.event_.load();
+      runtime_.doorbell_->WakeWaiter();
+      lock.unlock();
+      FutexWait(&runtime_.event_, seen, kNoDeadline);
+      lock.lock();
+      --runtime_.others_waiting_;
+    }
+  }
+  runtime_.polling_ = true;
+  runtime_.doorbell_->DisarmBackground();
+  runtime_.SetWakeUps(runtime_.any_waiters_ > 0);
+  uint32_t seen = runtime_.event_.load();
+  lock.unlock();
+  runtime_.Flush();
+  if (!has_rival) runner_.BeforeSleep();
+  const auto something = [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen || woken_.load(); };
+  if (!may_spin_ || !spin_.Spin([&] { return runtime_.doorbell_->AnyRung() || something(); })) {
+    runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, deadline_ns, something);
+  }
+  may_spin_ = false;
+  woken_.store(false);
+  lock.lock();
+  runtime_.polling_ = runtime_.executor_idle_ = false;
+  if (runtime_.others_waiting_ > 0) runtime_.Bump();
+  runtime_.ArmBackground();
+  lock.unlock();
+  runner_.AfterSleep();
+  // Bits only say that there is something; Step looks into every channel.
+  runtime_.doorbell_->TakeRung(Audience::kExecutor, [](uint32_t) {});
+  return true;
 }
 
 bool Executor::Step() {
   for (size_t i = 0; i < submitters_.size(); ++i) {
     Submitter& submitter = *submitters_[next_];
     Frame frame;
-    if (!submitter.peer->channel->Peek(&frame)) {
+    // Callers of an actor take turns; a lease has one holder at a time.
+    if (streak_ >= kMaxStreak || !submitter.peer->channel->Peek(&frame) || !MayTake(submitter, frame)) {
       next_ = (next_ + 1) % submitters_.size();
+      if (streak_ >= kMaxStreak) i = static_cast<size_t>(-1);  // it is looked at again if nobody else has anything
+      streak_ = 0;
       continue;
     }
+    ++streak_;
     TakeFrame(submitter, frame);
     return true;
   }
   return false;
 }
 
+bool Executor::MayTake(const Submitter& submitter, const Frame& frame) {
+  if (static_cast<FrameType>(frame.type) != FrameType::kTask || (constructed_ && !mode_.concurrent)) return true;
+  auto what = submitter.templates.find(ByteReader(frame.bytes).Fixed<TaskHead>().template_number);
+  if (what == submitter.templates.end() || what->second->kind != TemplateKind::kCall) return true;
+  if (!constructed_) return false;
+  std::lock_guard running(running_mutex_);
+  if (groups_.contains(what->second->group)) return true;
+  return running_ungrouped_ < mode_.limit;
+}
+
 bool Executor::TakeFrame(Submitter& submitter, const Frame& frame) {
   auto type = static_cast<FrameType>(frame.type);
   if (type == FrameType::kDefine) {
     Define(submitter, frame.bytes);
+    submitter.peer->channel->Pop();
+    return true;
+  }
+  if (type == FrameType::kLease) {
+    TakeLease(frame.bytes);
     submitter.peer->channel->Pop();
     return true;
   }
@@ -106,12 +195,38 @@ bool Executor::TakeFrame(Submitter& submitter, const Frame& frame) {
   return true;
 }
 
+void Executor::TakeLease(std::string_view bytes) {
+  ByteReader in(bytes);
+  AssignedLease lease;
+  lease.lease = in.Fixed<LeaseId>();
+  lease.actor = in.Fixed<ObjectId>();
+  lease.incarnation = in.Fixed<uint32_t>();
+  auto count = in.Fixed<uint32_t>();
+  for (uint32_t i = 0; i < count && in.ok(); ++i) {
+    std::string name(in.Bytes());
+    lease.resources.emplace_back(std::move(name), in.Fixed<int64_t>());
+  }
+  count = in.Fixed<uint32_t>();
+  for (uint32_t i = 0; i < count && in.ok(); ++i) {
+    auto number = in.Fixed<uint32_t>();
+    lease.gpus.emplace_back(number, in.Fixed<int64_t>());
+  }
+  if (!in.ok() || !in.AtEnd()) return;
+  lease_ = std::move(lease);
+  runner_.Assigned(lease_);
+}
+
 void Executor::Define(Submitter& submitter, std::string_view bytes) {
   ByteReader in(bytes);
   auto number = in.Fixed<uint32_t>();
   auto what = std::make_unique<DefinedTemplate>();
+  what->kind = in.Fixed<TemplateKind>();
   what->key = in.Fixed<FunctionKey>();
   what->num_returns = in.Fixed<uint32_t>();
+  what->max_retries = in.Fixed<int32_t>();
+  what->method = in.Bytes();
+  what->group = in.Bytes();
+  what->actor_options = in.Bytes();
   what->name = in.Bytes();
   what->function_name = in.Bytes();
   what->retry_exceptions = in.Bytes();
@@ -124,14 +239,15 @@ uint8_t* Executor::RoomForReply(Submitter& submitter, uint32_t size) {
   uint8_t* room = submitter.peer->channel->BeginSend(size);
   if (room) return room;
   // The submitter is behind: wake it and wait. Its background thread reads even if its program does not.
-  runner_.BeforeSleep();
+  const bool in_language = !mode_.concurrent || mode_.loop;  // else Complete was called without its lock
+  if (in_language) runner_.BeforeSleep();
   while (!room && !submitter.peer->dead && !runtime_.stopped()) {
     submitter.peer->channel->Notify(Audience::kAnyone);
     timespec pause{0, 100'000};
     nanosleep(&pause, nullptr);
     room = submitter.peer->channel->BeginSend(size);
   }
-  runner_.AfterSleep();
+  if (in_language) runner_.AfterSleep();
   return room;
 }
 
@@ -169,20 +285,40 @@ void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind) {
   submitter.owes_wake_up = false;
 }
 
-void Executor::Describe(WaitFact& fact) const {
-  fact.execution = runs_;
-  fact.submitter = call_.submitter;
-  fact.task = call_.task;
-  fact.name = call_.what->name;
+void Executor::Describe(WaitFact& fact, bool main_thread) {
+  const uint64_t number = Runtime::CurrentExecution();
+  if (number == 0) return;
+  auto fill = [&](const TaskCall& call) {
+    fact.execution = number;
+    fact.submitter = call.submitter;
+    fact.task = call.task;
+    fact.name = call.what->name;
+  };
+  if (main_thread && main_.call.execution == number) {
+    fill(main_.call);
+    fact.group = kAllGroups;
+    return;
+  }
+  std::lock_guard running(running_mutex_);
+  auto found = running_.find(number);
+  if (found == running_.end()) return;
+  fill(found->second->call);
+  // While a coroutine waits in get, the whole loop does.
+  fact.group = main_thread ? kAllGroups : groups_.contains(found->second->call.what->group)
+                                              ? found->second->call.what->group
+                                              : "";
+}
+
+std::vector<SlotFact> Executor::Slots() const {
+  if (!mode_.concurrent || mode_.loop) return {{kAllGroups, 1}};
+  std::vector<SlotFact> slots{{"", mode_.limit}};
+  for (const auto& [name, limit] : mode_.groups) slots.push_back({name, limit});
+  return slots;
 }
 
 void Executor::HandBackQueued() {
-  for (Runtime::Peer* peer : adopted_) {
-    submitters_.push_back(std::make_unique<Submitter>());
-    submitters_.back()->peer = peer;
-  }
-  adopted_.clear();
-  news_.store(false, std::memory_order_relaxed);
+  if (is_actor_) return;  // its calls can run nowhere else
+  TakeAdopted();
   runtime_.doorbell_->TakeRung(Audience::kExecutor, [](uint32_t) {});
   for (auto& submitter : submitters_) {
     Frame frame;
@@ -190,6 +326,8 @@ void Executor::HandBackQueued() {
       if (static_cast<FrameType>(frame.type) == FrameType::kDefine) {
         Define(*submitter, frame.bytes);
         submitter->peer->channel->Pop();
+      } else if (static_cast<FrameType>(frame.type) == FrameType::kLease) {
+        break;  // of a lease that begins after this task; its tasks are handed back when it is seen
       } else if (submitter->peer->channel->Claim()) {
         uint64_t task = ByteReader(frame.bytes).Fixed<TaskHead>().task;
         submitter->peer->channel->Pop();
@@ -202,11 +340,14 @@ void Executor::HandBackQueued() {
   WakeSubmitters();
 }
 
-void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
+bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_view bytes) {
   ByteReader in(bytes);
   auto head = in.Fixed<TaskHead>();
-  call_.dependencies.clear();
-  returns_.clear();
+  TaskCall& call = execution.call;
+  execution.submitter = &submitter;
+  call.task = head.task;
+  call.dependencies.clear();
+  execution.returns.clear();
   auto what = submitter.templates.find(head.template_number);
   bool fits = in.ok() && what != submitter.templates.end() && head.num_returns <= in.remaining() / sizeof(uint64_t) &&
               head.num_mentioned <= in.remaining() / sizeof(ObjectId) &&
@@ -221,7 +362,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   std::vector<Pending> stored;
   bool missing = false;
   if (fits) {
-    for (uint32_t i = 0; i < head.num_returns; ++i) returns_.push_back({from, in.Fixed<uint64_t>()});
+    for (uint32_t i = 0; i < head.num_returns; ++i) execution.returns.push_back({from, in.Fixed<uint64_t>()});
     for (uint32_t i = 0; i < head.num_mentioned; ++i) mentioned.push_back(in.Fixed<ObjectId>());
     for (uint32_t i = 0; i < head.num_dependencies && in.ok(); ++i) {
       auto dependency = in.Fixed<DependencyHead>();
@@ -232,14 +373,14 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
           argument.bytes = value;
           break;
         case DependencyKind::kStored:
-          stored.push_back({dependency.id, ByteReader(value).Fixed<Location>(), call_.dependencies.size()});
+          stored.push_back({dependency.id, ByteReader(value).Fixed<Location>(), call.dependencies.size()});
           break;
         case DependencyKind::kEarlier: {
           const WorkerMachine::Remembered* earlier = machine_.Recall(dependency.id);
           if (!earlier) {
             missing = true;
           } else if (earlier->stored) {
-            stored.push_back({dependency.id, earlier->location, call_.dependencies.size()});
+            stored.push_back({dependency.id, earlier->location, call.dependencies.size()});
           } else {
             argument.bytes = earlier->bytes;
           }
@@ -248,28 +389,28 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
         default:
           fits = false;
       }
-      call_.dependencies.push_back(argument);
+      call.dependencies.push_back(argument);
     }
-    call_.arguments = in.Raw(head.arguments_size);
+    call.arguments = in.Raw(head.arguments_size);
     fits = fits && in.ok();
   }
   if (!fits || missing) {
     submitter.peer->channel->Pop();
     HandBack(submitter, head.task, ReplyKind::kHandedBack);
-    return;
+    return false;
   }
 
   if (!mentioned.empty() || !stored.empty()) {
     std::unique_lock lock(runtime_.mutex_);
     Owner& owner = *runtime_.owner_;
-    for (ObjectId id : mentioned) machine_.Accept(owner, id, true);
+    for (ObjectId id : mentioned) machine_.Accept(owner, id, true, execution.references);
     for (Pending& pending : stored) {
-      call_.dependencies[pending.argument].object = machine_.Accept(owner, pending.id, false);
+      call.dependencies[pending.argument].object = machine_.Accept(owner, pending.id, false, execution.references);
     }
   }
   bool lost = false;
   for (Pending& pending : stored) {
-    TaskArgument& argument = call_.dependencies[pending.argument];
+    TaskArgument& argument = call.dependencies[pending.argument];
     Result<const uint8_t*> data = runtime_.MapStored(pending.location);
     while (!data && data.error().kind == ErrorKind::kTimeout) data = runtime_.MapStored(pending.location);
     if (!data || !argument.object) {
@@ -280,74 +421,215 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
     argument.stored = true;
   }
 
-  call_.what = what->second.get();
-  call_.submitter = from;
-  call_.task = head.task;
-  call_.attempt = head.attempt;
-  call_.depth = head.depth;
+  call.what = what->second.get();
+  call.submitter = from;
+  call.execution = next_execution_++;
+  call.attempt = head.attempt;
+  call.depth = head.depth;
   may_spin_ = head.may_spin != 0;
-  outcome_.kind = ReplyKind::kValues;
-  outcome_.values.clear();
-  outcome_.error.clear();
+  execution.outcome.kind = ReplyKind::kValues;
+  execution.outcome.values.clear();
+  execution.outcome.error.clear();
   if (lost) {
     submitter.peer->channel->Pop();
     {
       std::unique_lock lock(runtime_.mutex_);
-      machine_.Decline(*runtime_.owner_, runtime_.actions_);
+      machine_.Decline(*runtime_.owner_, execution.references, runtime_.actions_);
       runtime_.Perform();
     }
     if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
     HandBack(submitter, head.task, ReplyKind::kHandedBack);
+    return false;
+  }
+  return true;
+}
+
+void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
+  if (mode_.concurrent) {
+    auto execution = std::make_unique<Execution>();
+    if (!Begin(*execution, submitter, bytes)) return;
+    runner_.Prepare(execution->call);
+    submitter.peer->channel->Pop();
+    return StartConcurrent(std::move(execution));
+  }
+  if (!Begin(main_, submitter, bytes)) return;
+  const bool constructs = main_.call.what->kind == TemplateKind::kCreation;
+  if (constructs) is_actor_ = true;
+  runner_.Prepare(main_.call);
+  submitter.peer->channel->Pop();
+  runtime_.owner_->set_depth(main_.call.depth + 1);
+  Runtime::SetCurrentExecution(main_.call.execution);
+  current_submitter_.store(main_.call.submitter.value, std::memory_order_relaxed);
+  current_task_.store(main_.call.task);
+  if (num_early_cancels_.load() > 0) TakeEarlyCancel(main_);
+  runner_.Run(main_.returns, main_.outcome);
+  current_task_.store(0, std::memory_order_release);
+  Runtime::SetCurrentExecution(0);
+  if (constructs) Constructed(main_);
+  Reply(main_);
+}
+
+void Executor::Constructed(Execution& execution) {
+  const bool ok = execution.outcome.kind == ReplyKind::kValues;
+  if (ok) {
+    ActorMode mode = runner_.mode();
+    std::lock_guard lock(runtime_.mutex_);  // Slots
+    constructed_ = true;
+    mode_ = std::move(mode);
+    for (const auto& [name, limit] : mode_.groups) groups_[name].limit = limit;
+  }
+  {
+    std::unique_lock lock(runtime_.mutex_);
+    runtime_.Send(ActorConstructed{.actor = lease_.actor, .ok = ok, .error = execution.outcome.error});
+  }
+  runtime_.Flush();
+}
+
+// ---- calls beside each other --------------------------------------------------------------------------------------
+
+void Executor::StartConcurrent(std::unique_ptr<Execution> owned) {
+  Execution* execution = owned.get();
+  runner_.Keep(*execution);
+  {
+    std::lock_guard running(running_mutex_);
+    running_.emplace(execution->call.execution, std::move(owned));
+    if (auto group = groups_.find(execution->call.what->group); group != groups_.end()) {
+      if (group->second.running >= group->second.limit) {
+        group->second.waiting.push_back(execution);
+        execution = nullptr;
+      } else {
+        ++group->second.running;
+      }
+    } else {
+      ++running_ungrouped_;
+    }
+  }
+  if (num_early_cancels_.load() > 0 && execution) TakeEarlyCancel(*execution);
+  if (execution) runner_.Start(*execution);
+}
+
+void Executor::Complete(Execution* execution) {
+  Reply(*execution);
+  Execution* next = nullptr;
+  std::unique_ptr<Execution> ended;
+  bool was_full = false;
+  {
+    std::lock_guard running(running_mutex_);
+    if (auto group = groups_.find(execution->call.what->group); group != groups_.end()) {
+      if (group->second.waiting.empty()) {
+        --group->second.running;
+      } else {
+        next = group->second.waiting.front();
+        group->second.waiting.pop_front();
+      }
+    } else {
+      was_full = running_ungrouped_-- == mode_.limit;
+    }
+    auto it = running_.find(execution->call.execution);
+    ended = std::move(it->second);
+    running_.erase(it);
+  }
+  ended.reset();
+  if (next) runner_.Start(*next);
+  // The main thread may have left calls in their channels, or may wait to leave.
+  if (!mode_.loop && (was_full || exit_.load(std::memory_order_acquire))) Wake();
+}
+
+// ---- cancelling ---------------------------------------------------------------------------------------------------
+
+void Executor::CancelRunning(ProcessId submitter, uint64_t task, bool force, bool recursive) {
+  uint64_t found = 0;
+  if (current_task_.load() == task && current_submitter_.load() == submitter.value) {
+    found = main_.call.execution;
+  } else {
+    std::lock_guard running(running_mutex_);
+    for (const auto& [number, execution] : running_) {
+      if (execution->call.task == task && execution->call.submitter == submitter) found = number;
+    }
+  }
+  if (found == 0) {
+    early_cancels_.push_back({submitter, task, force, recursive});
+    if (early_cancels_.size() > kMaxEarlyCancels) early_cancels_.pop_front();
+    num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));
+    // It may have begun between the look and the note.
+    if (current_task_.load() != task || current_submitter_.load() != submitter.value) return;
+    found = main_.call.execution;
+  }
+  if (force && !is_actor_) ::_exit(kForcedExit);
+  if (recursive) runtime_.owner_->CancelChildren(found, force, CoarseNowNs(), runtime_.actions_);
+  runner_.Interrupt(found);
+}
+
+void Executor::TakeEarlyCancel(const Execution& execution) {
+  std::lock_guard lock(runtime_.mutex_);
+  for (auto it = early_cancels_.begin(); it != early_cancels_.end(); ++it) {
+    if (it->task != execution.call.task || it->submitter != execution.call.submitter) continue;
+    if (it->force && !is_actor_) ::_exit(kForcedExit);
+    early_cancels_.erase(it);
+    num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));
+    runner_.Interrupt(execution.call.execution);
     return;
   }
-  runner_.Prepare(call_);
-  submitter.peer->channel->Pop();
-  runtime_.owner_->set_depth(head.depth + 1);
-  ++runs_;
-  runner_.Run(returns_, outcome_);
+}
 
+// ---- replies ------------------------------------------------------------------------------------------------------
+
+void Executor::Reply(Execution& execution) {
+  TaskOutcome& outcome = execution.outcome;
+  Submitter& submitter = *execution.submitter;
+  const ProcessId from = submitter.peer->process;
+  const bool leaves = outcome.kind == ReplyKind::kExited;
+  if (leaves) {
+    {
+      std::unique_lock lock(runtime_.mutex_);
+      runtime_.Send(ActorExiting{.actor = lease_.actor});
+    }
+    runtime_.Flush();
+  }
   // Stored results are visible to others from here on.
-  for (TaskReturn& value : outcome_.values) {
+  for (TaskReturn& value : outcome.values) {
     if (value.room.data) runtime_.writer_.Seal(value.room.location);
   }
 
-  ReplyHead reply{.task = head.task, .kind = static_cast<uint32_t>(outcome_.kind)};
+  ReplyHead reply{.task = execution.call.task, .kind = static_cast<uint32_t>(outcome.kind)};
   std::vector<GivenBack> given_back;
   std::vector<uint64_t> retained;
-  bool references = machine_.holds_references();
-  for (TaskReturn& value : outcome_.values) references = references || !value.contained.empty();
+  bool references = !execution.references.empty();
+  for (TaskReturn& value : outcome.values) references = references || !value.contained.empty();
   if (references) {
     std::unique_lock lock(runtime_.mutex_);
     Owner& owner = *runtime_.owner_;
     Actions& actions = runtime_.actions_;
     // The receiver of our values borrows what is inside them, before we let go of anything.
-    for (TaskReturn& value : outcome_.values) {
+    for (TaskReturn& value : outcome.values) {
       for (Object* object : value.contained) owner.Mention(object, from, actions);
     }
     runtime_.Perform();
     runtime_.DrainDrops();
     runtime_.Perform();
-    machine_.Release(owner, from, given_back, retained, actions);
+    machine_.Release(owner, from, execution.references, given_back, retained, actions);
     runtime_.Perform();
   }
   // What was routed must be on its way before the reply, so that an owner hears of a borrower before it can lose it.
   if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
 
-  uint32_t size = sizeof reply + static_cast<uint32_t>(outcome_.error.size() + given_back.size() * sizeof(GivenBack) +
+  uint32_t size = sizeof reply + static_cast<uint32_t>(outcome.error.size() + given_back.size() * sizeof(GivenBack) +
                                                        retained.size() * sizeof(uint64_t));
-  for (TaskReturn& value : outcome_.values) {
+  for (TaskReturn& value : outcome.values) {
     size += sizeof(ValueHead) + static_cast<uint32_t>(value.contained.size() * sizeof(ObjectId));
     size += value.room.data ? sizeof(Location) : static_cast<uint32_t>(value.bytes.size());
   }
-  reply.num_values = static_cast<uint32_t>(outcome_.values.size());
-  reply.error_size = static_cast<uint32_t>(outcome_.error.size());
+  reply.num_values = static_cast<uint32_t>(outcome.values.size());
+  reply.error_size = static_cast<uint32_t>(outcome.error.size());
   reply.num_given_back = static_cast<uint32_t>(given_back.size());
   reply.num_retained = static_cast<uint32_t>(retained.size());
+  std::unique_lock<std::mutex> one_at_a_time;
+  if (mode_.concurrent && !mode_.loop) one_at_a_time = std::unique_lock(reply_mutex_);
   uint8_t* room = RoomForReply(submitter, size);
   if (!room) return;  // the submitter is dead
   FrameWriter out(room);
   out.Put(reply);
-  for (TaskReturn& value : outcome_.values) {
+  for (TaskReturn& value : outcome.values) {
     ValueHead value_head{.kind = static_cast<uint32_t>(value.room.data ? ValueKind::kStored : ValueKind::kInline),
                          .num_contained = static_cast<uint32_t>(value.contained.size()),
                          .size = static_cast<uint32_t>(value.bytes.size())};
@@ -359,18 +641,28 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
     }
     for (Object* object : value.contained) out.Put(object->id);
   }
-  out.PutBytes(outcome_.error);
+  out.PutBytes(outcome.error);
   for (const GivenBack& item : given_back) out.Put(item);
   for (uint64_t index : retained) out.Put(index);
   SendReply(submitter, size);
+  if (one_at_a_time) {
+    one_at_a_time.unlock();
+    // Nobody else may be there to do it later.
+    if (!submitter.peer->channel->WakeIsAsked()) submitter.peer->channel->Notify(Audience::kAnyone);
+  }
 
-  for (size_t i = 0; i < outcome_.values.size(); ++i) {
-    TaskReturn& value = outcome_.values[i];
-    machine_.Remember(returns_[i], value.room.data != nullptr, value.bytes, value.room.location,
+  for (size_t i = 0; !is_actor_ && i < outcome.values.size(); ++i) {
+    TaskReturn& value = outcome.values[i];
+    machine_.Remember(execution.returns[i], value.room.data != nullptr, value.bytes, value.room.location,
                       !value.contained.empty());
   }
-  for (TaskReturn& value : outcome_.values) {
+  for (TaskReturn& value : outcome.values) {
     for (Object* object : value.contained) runtime_.DropReference(object);
+  }
+  if (leaves) {
+    submitter.peer->channel->Notify(Audience::kAnyone);
+    std::lock_guard lock(runtime_.mutex_);
+    ExitWhenIdle(true);
   }
 }
 

@@ -1,18 +1,28 @@
-// A worker's main thread: takes tasks from the channels of those who lease it, runs them one at a time, and replies.
+// A worker's main thread: takes tasks from the channels of those who lease it (or call its actor), runs them, replies.
 //
 // A task is claimed immediately before its body, with all arguments present; otherwise it is handed back, the executor
 // never waits for one. While a body waits in `get` for longer than a millisecond, what is queued behind it is handed
 // back, so that it can run elsewhere. The body itself is the front end's (TaskRunner).
 //
+// An actor's worker runs one constructor and then only calls. Calls of other processes than the creator wait in their
+// channels until the constructor has run. Calls run one at a time on the main thread, or, if the front end says so
+// (TaskRunner::mode), beside each other: then the front end starts each and says when it is done (Complete), and the
+// executor takes no more of them than may run. Calls of a concurrency group of their own are taken at once and queued
+// here, so that a full group does not hold up the others.
+//
 // Results are remembered for a while, so that a task that takes the result of an earlier one can be queued behind it;
 // that, and what becomes of the references that come with a task, is decided by WorkerMachine.
 //
-// Threads: Run on the worker's main thread. HandBackQueued from the same thread, inside a body that waits. Adopt and
-// ExitWhenIdle from the link thread, with the runtime's lock held.
+// Threads: Run on the worker's main thread; Poll and Sleep there too, if the front end has an event loop of its own.
+// Complete on any thread, without the lock (and without the interpreter's). HandBackQueued from the main thread, inside
+// a body that waits. Adopt, ExitWhenIdle and CancelRunning from the link thread, with the runtime's lock held.
 #pragma once
 
 #include <atomic>
+#include <deque>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -25,14 +35,28 @@ namespace weft::core {
 
 // What a worker knows of a task template that a submitter defined.
 struct DefinedTemplate {
+  TemplateKind kind = TemplateKind::kTask;
   FunctionKey key;
   uint32_t num_returns = 1;
+  int32_t max_retries = 0;
+  std::string method;
+  std::string group;
+  std::string actor_options;
   std::string name;
   std::string function_name;
   std::string retry_exceptions;
   std::string body;
   Location stored_body;       // size 0: the body is above
   void* front_end = nullptr;  // the front end's loaded function
+};
+
+// The resources behind a task, and the actor that the worker is (if it is one).
+struct AssignedLease {
+  LeaseId lease;
+  ObjectId actor;
+  uint32_t incarnation = 0;
+  ResourceAmounts resources;
+  AssignedGpus gpus;
 };
 
 // The value of a reference among the arguments.
@@ -50,6 +74,7 @@ struct TaskCall {
   uint64_t task = 0;
   uint32_t attempt = 0;
   uint32_t depth = 0;
+  uint64_t execution = 0;  // names this run in this process
 };
 
 // One return value, as the front end made it: inline bytes, or a place in this process's segment.
@@ -65,7 +90,27 @@ struct TaskOutcome {
   std::string error;
 };
 
-// The front end's half. All calls on the main thread, without any lock.
+struct Submitter;
+
+// One task or call, from its frame to its reply.
+struct Execution {
+  TaskCall call;
+  std::vector<ObjectId> returns;
+  TaskOutcome outcome;
+  Submitter* submitter = nullptr;
+  WorkerMachine::References references;
+  void* front_end = nullptr;  // of a call that runs beside others: the front end's
+};
+
+// How an actor's calls run.
+struct ActorMode {
+  bool concurrent = false;
+  bool loop = false;   // the front end has an event loop; calls are started, and completed, on the main thread
+  uint32_t limit = 1;  // calls at once, those in groups not counted
+  std::map<std::string, uint32_t> groups;
+};
+
+// The front end's half. Calls on the main thread, without any lock, unless said otherwise.
 class TaskRunner {
  public:
   virtual ~TaskRunner() = default;
@@ -74,9 +119,28 @@ class TaskRunner {
   virtual void Prepare(const TaskCall& call) = 0;
   // Runs the body. `returns` are the objects its values will be.
   virtual void Run(const std::vector<ObjectId>& returns, TaskOutcome& outcome) = 0;
-  // Around sleeping: let other threads of the language run. False: leave the loop.
+  // Around sleeping: let other threads of the language run.
   virtual void BeforeSleep() = 0;
   virtual void AfterSleep() = 0;
+
+  // The tasks that follow run with these resources.
+  virtual void Assigned(const AssignedLease&) {}
+  // After a constructor has run well.
+  virtual ActorMode mode() { return {}; }
+  // Instead of Run, in a concurrent actor: keeps what Prepare made, and starts it now or when told.
+  virtual void Keep(Execution&) {}
+  virtual void Start(Execution&) {}
+  // Runs the event loop of a `loop` actor, which calls Executor::Poll and Sleep, until Poll says to leave.
+  virtual void RunLoop() {}
+  // The execution, which runs now, is to end soon. On the link thread, with the runtime's lock held.
+  virtual void Interrupt(uint64_t) {}
+};
+
+// A process that gives us tasks.
+struct Submitter {
+  Runtime::Peer* peer = nullptr;
+  std::unordered_map<uint32_t, std::unique_ptr<DefinedTemplate>> templates;
+  bool owes_wake_up = false;
 };
 
 class Executor {
@@ -85,22 +149,47 @@ class Executor {
   ~Executor();
   void Run();
 
+  // For a front end's event loop. Poll takes what there is, at most `limit` calls: how many, or -1: leave. Sleep
+  // returns when there may be something, after Wake, or at the deadline.
+  int Poll(int limit);
+  void Sleep(int64_t deadline_ns);
+  void Wake();  // any thread
+
+  void Complete(Execution* execution);  // the outcome is in it; it is gone afterwards
+
   void HandBackQueued();  // the runtime's lock is held
-  // The task that the calling thread runs; nothing is filled in if it runs none. On threads that run bodies.
-  void Describe(WaitFact& fact) const;
+  // The task or call that the calling thread runs; nothing is filled in if it runs none. The runtime's lock is held,
+  // as for Slots: how many run at once.
+  void Describe(WaitFact& fact, bool main_thread);
+  std::vector<SlotFact> Slots() const;
   void Adopt(Runtime::Peer* peer);
   void ExitWhenIdle(bool at_once);  // or only when nobody borrows what this process owns
+  void CancelRunning(ProcessId submitter, uint64_t task, bool force, bool recursive);
+
+  const AssignedLease& lease() const { return lease_; }
+  bool is_actor() const { return is_actor_; }
 
  private:
-  struct Submitter {
-    Runtime::Peer* peer = nullptr;
-    std::unordered_map<uint32_t, std::unique_ptr<DefinedTemplate>> templates;
-    bool owes_wake_up = false;
+  struct Group {
+    uint32_t limit = 1;
+    uint32_t running = 0;
+    std::deque<Execution*> waiting;
   };
-  bool Step();  // one frame; false if there was none
+  void TakeAdopted();  // the runtime's lock is held
+  bool Step();         // one frame; false if there was none
   bool TakeFrame(Submitter& submitter, const Frame& frame);
+  bool MayTake(const Submitter& submitter, const Frame& frame);
+  bool Idle(int64_t deadline_ns);  // false: leave
+  bool MayLeave();                 // the runtime's lock is held
   void Define(Submitter& submitter, std::string_view bytes);
+  void TakeLease(std::string_view bytes);
   void RunTask(Submitter& submitter, std::string_view bytes);
+  // False: it was handed back.
+  bool Begin(Execution& execution, Submitter& submitter, std::string_view bytes);
+  void StartConcurrent(std::unique_ptr<Execution> execution);
+  void Reply(Execution& execution);
+  void Constructed(Execution& execution);
+  void TakeEarlyCancel(const Execution& execution);
   void HandBack(Submitter& submitter, uint64_t task, ReplyKind kind);
   uint8_t* RoomForReply(Submitter& submitter, uint32_t size);
   void SendReply(Submitter& submitter, uint32_t size);
@@ -110,17 +199,40 @@ class Executor {
   TaskRunner& runner_;
   std::vector<std::unique_ptr<Submitter>> submitters_;
   size_t next_ = 0;
+  uint32_t streak_ = 0;                  // frames taken from submitter next_ in a row
   std::vector<Runtime::Peer*> adopted_;  // guarded by the runtime's lock
   std::atomic<bool> news_{false};
   std::atomic<bool> exit_{false};
   std::atomic<bool> exit_at_once_{false};
+  std::atomic<bool> woken_{false};
   WorkerMachine machine_;  // guarded by the runtime's lock where it touches objects
-  TaskCall call_;
-  uint64_t runs_ = 0;  // bodies begun
-  TaskOutcome outcome_;
-  std::vector<ObjectId> returns_;
+  AssignedLease lease_;
+  Execution main_;  // of what runs on the main thread, one at a time
+  uint64_t next_execution_ = 1;
   SpinGate spin_;
   bool may_spin_ = false;  // the last task's submitter saw a core free for us
+
+  // What runs on the main thread, for CancelRunning. Sequentially consistent with early_cancels_: one side sees the
+  // other's.
+  std::atomic<uint64_t> current_submitter_{0};
+  std::atomic<uint64_t> current_task_{0};
+  struct EarlyCancel {  // came before the task was seen to run, or after it had ended
+    ProcessId submitter;
+    uint64_t task = 0;
+    bool force = false, recursive = false;
+  };
+  std::deque<EarlyCancel> early_cancels_;  // guarded by the runtime's lock
+  std::atomic<uint32_t> num_early_cancels_{0};
+
+  bool is_actor_ = false;  // its constructor has come
+  bool constructed_ = false;
+  ActorMode mode_;
+  std::mutex reply_mutex_;  // concurrent, without a loop: one writer to a channel at a time
+  // Concurrent calls. Guarded by running_mutex_, which is taken inside the runtime's.
+  std::mutex running_mutex_;
+  std::unordered_map<uint64_t, std::unique_ptr<Execution>> running_;
+  uint32_t running_ungrouped_ = 0;
+  std::map<std::string, Group> groups_;
 };
 
 }  // namespace weft::core

@@ -61,6 +61,15 @@ void TaskList::PushFront(Task* task) {
   ++size;
 }
 
+void TaskList::InsertBefore(Task* other, Task* task) {
+  if (other == first) return PushFront(task);
+  task->previous = other->previous;
+  task->next = other;
+  other->previous->next = task;
+  other->previous = task;
+  ++size;
+}
+
 void TaskList::Remove(Task* task) {
   (task->previous ? task->previous->next : first) = task->next;
   (task->next ? task->next->previous : last) = task->previous;
@@ -96,8 +105,9 @@ const Function* Owner::FindFunction(const FunctionKey& key) const {
 }
 
 const TaskTemplate* Owner::InternTemplate(TaskTemplate what) {
-  auto& slot = template_index_[{what.function, what.shape, what.num_returns, what.max_retries, what.name,
-                                what.retry_exceptions}];
+  auto& slot = template_index_[{static_cast<uint8_t>(what.kind), what.function, what.shape, what.num_returns,
+                                what.max_retries, what.name, what.retry_exceptions, what.method, what.group,
+                                what.actor_options}];
   if (!slot) {
     what.number = static_cast<uint32_t>(templates_.size());
     slot = &templates_.emplace_back(std::move(what));
@@ -186,7 +196,11 @@ void Owner::Free(Object* object, Actions& out) {
     borrowed_.erase(object->id);
   } else {
     if (!object->resolved()) return;
-    if (object->borrowers && !object->borrowers->empty()) {
+    bool only_by_itself = object->actor && object->actor->worker >= 0 && object->borrowers &&
+                          object->borrowers->size() == 1 &&
+                          object->borrowers->contains(workers_[object->actor->worker].process);
+    // An actor that knows itself does not keep itself.
+    if (object->borrowers && !object->borrowers->empty() && !only_by_itself) {
       // A negative count is a mention still on its way from the process that handed the reference on.
       if (!(faults.free_one_borrower_early && object->borrowers->size() == 1)) return;
     }
@@ -194,6 +208,7 @@ void Owner::Free(Object* object, Actions& out) {
       out.push_back({.kind = ActionKind::kFreeStored, .id = object->id, .location = object->value.location()});
     }
   }
+  if (object->actor) ForgetActor(object->actor, out);
   if (object->contained) {
     for (Object* inner : *object->contained) Unhold(inner, out);
   }
@@ -322,6 +337,15 @@ void Owner::Announce(Object* object, Actions& out) {
       Task* task = (*dependents)[i];
       // A task that takes the object twice is listed twice, in a row: look at it once.
       if (i > 0 && (*dependents)[i - 1] == task) continue;
+      if (task->state == TaskState::kQueued) {
+        if (failed) {
+          task->actor->queue.Remove(task);
+          Retry(task, out);
+        } else if (task->unresolved == 0) {
+          MarkDirty(task->actor);
+        }
+        continue;
+      }
       if (task->state != TaskState::kWaiting) continue;  // pushed behind its producer
       if (failed) {
         Retry(task, out);
@@ -337,10 +361,10 @@ void Owner::Announce(Object* object, Actions& out) {
 
 // ---- tasks --------------------------------------------------------------------------------------------------------
 
-void Owner::Submit(const Submission& submission, int64_t now_ns, std::vector<Object*>& result, Actions& out) {
-  now_ns_ = now_ns;
+Task* Owner::NewTask(const Submission& submission, std::vector<Object*>& result, bool* failed, Actions& out) {
   Task* task = tasks_.New();
   task->what = submission.what;
+  task->parent = submission.parent;
   task->arguments_size = static_cast<uint32_t>(submission.arguments.size());
   if (task->arguments_size > 0) {
     task->arguments.reset(new char[task->arguments_size]);
@@ -363,7 +387,7 @@ void Owner::Submit(const Submission& submission, int64_t now_ns, std::vector<Obj
     task->contained = std::make_unique<std::vector<Object*>>(submission.contained);
     for (Object* object : submission.contained) Hold(object);
   }
-  bool failed = false;
+  *failed = false;
   if (!submission.dependencies.empty()) {
     task->num_dependencies = static_cast<uint32_t>(submission.dependencies.size());
     task->dependencies.reset(new Object*[task->num_dependencies]);
@@ -376,10 +400,17 @@ void Owner::Submit(const Submission& submission, int64_t now_ns, std::vector<Obj
         object->dependents->push_back(task);
         Want(object, out);
       } else if (object->value.kind() == ValueKind::kTaskError || object->value.kind() == ValueKind::kSystemError) {
-        failed = true;
+        *failed = true;
       }
     }
   }
+  return task;
+}
+
+void Owner::Submit(const Submission& submission, int64_t now_ns, std::vector<Object*>& result, Actions& out) {
+  now_ns_ = now_ns;
+  bool failed;
+  Task* task = NewTask(submission, result, &failed, out);
   if (failed) {
     Retry(task, out);
   } else if (task->unresolved == 0 || !TryPushBehind(task, out)) {
@@ -410,11 +441,16 @@ void Owner::MarkDirty(uint32_t number) {
 }
 
 void Owner::Settle(Actions& out) {
-  while (!resolved_.empty() || !dirty_shapes_.empty()) {
+  while (!resolved_.empty() || !dirty_shapes_.empty() || !dirty_actors_.empty()) {
     if (!resolved_.empty()) {
       Object* object = resolved_.back();
       resolved_.pop_back();
       Announce(object, out);
+    } else if (!dirty_actors_.empty()) {
+      Actor* actor = dirty_actors_.back();
+      dirty_actors_.pop_back();
+      actor->dirty = false;
+      PumpActor(actor, out);
     } else {
       uint32_t shape = dirty_shapes_.back();
       dirty_shapes_.pop_back();
@@ -507,7 +543,7 @@ void Owner::Rebalance(Shape& shape, Actions& out) {
 
 void Owner::Revoke(Task* task, Actions& out) {
   task->state = TaskState::kRevoking;
-  ++shapes_[task->what->shape].revoking;
+  if (!task->actor) ++shapes_[task->what->shape].revoking;
   out.push_back({.kind = ActionKind::kRevoke, .worker = task->worker, .task = task, .number = task->handle});
 }
 
@@ -516,11 +552,31 @@ void Owner::RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, A
   Task* task = tasks_.Find(task_handle);
   if (!task || task->state != TaskState::kRevoking) return;
   LeasedWorker& worker = workers_[task->worker];
-  --shapes_[task->what->shape].revoking;
+  if (!task->actor) --shapes_[task->what->shape].revoking;
   task->state = TaskState::kPushed;
   if (revoked) {
     TakeBack(task, out);
-    Retry(task, out);
+    task->cancelled ? FailCancelled(task, out) : Retry(task, out);
+  } else if (worker.dead && task->cancelled) {
+    TakeBack(task, out);
+    FailCancelled(task, out);
+  } else if (task->cancelled) {
+    out.push_back({.kind = ActionKind::kCancelRunning,
+                   .process = worker.process,
+                   .number = (task->cancel_forced ? 1u : 0u) + (task->cancel_recursive ? 2u : 0u),
+                   .id = {self_, task->handle}});
+  } else if (worker.dead && task->actor) {
+    TakeBack(task, out);
+    int32_t limit = task->what->max_retries;
+    if (task->what->kind == TemplateKind::kCreation) {
+      Finish(task, out);  // the next incarnation gets another one
+    } else if (task->actor->state != ActorState::kDead &&
+               (limit < 0 || task->attempt < static_cast<uint32_t>(limit))) {
+      ++task->attempt;
+      Requeue(task, out);
+    } else {
+      FailCall(task, true, out);
+    }
   } else if (worker.dead) {
     std::string how = dead_[worker.process];
     TakeBack(task, out);
@@ -573,10 +629,18 @@ void Owner::Retry(Task* task, Actions& out) {
   for (uint32_t i = 0; i < task->num_dependencies; ++i) {
     Object* object = task->dependencies[i];
     if (object->value.kind() == ValueKind::kTaskError || object->value.kind() == ValueKind::kSystemError) {
-      FailTask(task, object->value.kind(), std::string(object->value.bytes()), out);
+      std::string error(object->value.bytes());
+      if (task->what->kind == TemplateKind::kCreation) {
+        task->actor->error = object->value.kind() == ValueKind::kTaskError ? error : "";
+        task->actor->why = "an argument of its constructor ended in an error";
+        out.push_back({.kind = ActionKind::kKillActor, .id = task->actor->handle->id});
+        BuryActor(task->actor, out);
+      }
+      FailTask(task, object->value.kind(), error, out);
       return;
     }
   }
+  if (task->actor) return Requeue(task, out);
   Enqueue(task, true);
 }
 
@@ -622,10 +686,13 @@ void Owner::Finish(Task* task, Actions& out) {
     }
   }
   task->state = TaskState::kFinished;
+  if (task->what->kind == TemplateKind::kCall) --task->actor->pending_calls;
+  Object* handle = task->holds_handle ? task->actor->handle : nullptr;
   auto dependencies = std::move(task->dependencies);
   auto contained = std::move(task->contained);
   uint32_t count = task->num_dependencies;
   tasks_.Delete(task);
+  if (handle) Unhold(handle, out);
   if (!faults.skip_hold_on_dependency) {
     for (uint32_t i = 0; i < count; ++i) Unhold(dependencies[i], out);
   }
@@ -644,7 +711,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
     if (!(faults.accept_late_replies && task && task->worker >= 0 && kind == ReplyKind::kValues)) return;
   }
   LeasedWorker& worker = workers_[task->worker];
-  if (task->state == TaskState::kRevoking) --shapes_[task->what->shape].revoking;
+  if (task->state == TaskState::kRevoking && !task->actor) --shapes_[task->what->shape].revoking;
   worker.pushed.Remove(task);
   task->worker = -1;
   task->state = TaskState::kWaiting;
@@ -654,13 +721,17 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   if (handed_back) {
     if (kind == ReplyKind::kHandedBackBlocked) worker.blocked = true;
     UnmentionArguments(task, from, out);
-    if (!faults.forget_handed_back) Retry(task, out);
+    if (task->cancelled) {
+      FailCancelled(task, out);
+    } else if (!faults.forget_handed_back) {
+      Retry(task, out);
+    }
   } else {
     worker.blocked = false;
     // The worker took the mentions over when it claimed the task, and gives them back itself.
     task->mentioned.reset();
     int32_t limit = task->what->max_retries;
-    if (kind == ReplyKind::kRetryableError && (limit < 0 || task->attempt < static_cast<uint32_t>(limit))) {
+    if (kind == ReplyKind::kRetryableError && !task->cancelled && (limit < 0 || task->attempt < static_cast<uint32_t>(limit))) {
       ++task->attempt;
       Retry(task, out);
     } else if (kind == ReplyKind::kValues && values.size() == task->what->num_returns) {
@@ -668,12 +739,18 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
       Finish(task, out);
     } else if (kind == ReplyKind::kValues) {
       FailTask(task, ValueKind::kSystemError, "WorkerCrashedError\nthe worker sent a malformed reply", out);
+    } else if (kind == ReplyKind::kCancelled || kind == ReplyKind::kExited) {
+      FailTask(task, ValueKind::kSystemError, error, out);
     } else {
       FailTask(task, ValueKind::kTaskError, error, out);
     }
   }
   if (worker.recalled && worker.pushed.size == 0) ReturnLease(worker, out);
   // Refill in batches: not before half of the worker's queue is done.
+  if (worker.actor) {
+    if (worker.actor->queue.first && (worker.pushed.size <= max_pushed / 2 || handed_back)) MarkDirty(worker.actor);
+    return Settle(out);
+  }
   Shape& shape = shapes_[worker.shape];
   bool refill = shape.ready.first ? worker.pushed.size <= max_pushed / 2 : worker.pushed.size == 0;
   if (worker.leased && (refill || handed_back)) MarkDirty(worker.shape);
@@ -713,13 +790,18 @@ void Owner::WishLeases(uint32_t number, Actions& out) {
   out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = wish});
 }
 
-void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int64_t now_ns, Actions& out) {
+LeasedWorker& Owner::WorkerRecord(ProcessId process) {
+  auto [it, fresh] = worker_numbers_.try_emplace(process, static_cast<int32_t>(workers_.size()));
+  if (fresh) workers_.emplace_back().process = process;
+  return workers_[it->second];
+}
+
+void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int64_t now_ns, Actions& out,
+                         const AssignedGpus& gpus) {
   now_ns_ = now_ns;
   Shape& shape = shapes_[number];
   if (shape.wished > 0) --shape.wished;
-  auto [it, fresh] = worker_numbers_.try_emplace(process, static_cast<int32_t>(workers_.size()));
-  if (fresh) workers_.emplace_back().process = process;
-  LeasedWorker& worker = workers_[it->second];
+  LeasedWorker& worker = WorkerRecord(process);
   if (worker.dead || worker.leased) {
     // We heard of its death first (a message to it was answered so); its burial ends the lease. The wish was spent on
     // it, so another one is due.
@@ -727,12 +809,14 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
     return Settle(out);
   }
   worker.lease = lease;
+  worker.gpus = gpus;
   worker.leased = true;
   worker.shape = number;
   worker.recalled = worker.blocked = worker.full = false;
   worker.idle_since_ns = now_ns;
-  shape.workers.push_back(it->second);
-  lease_workers_[lease] = it->second;
+  const auto index = static_cast<int32_t>(&worker - workers_.data());
+  shape.workers.push_back(index);
+  lease_workers_[lease] = index;
   MarkDirty(number);
   Settle(out);
 }
@@ -785,6 +869,9 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
   if (LeasedWorker* worker = FindWorker(process)) {
     worker->dead = true;
     DropLease(*worker);
+    if (worker->actor && worker->actor->worker == static_cast<int32_t>(worker - workers_.data())) {
+      worker->actor->worker = -1;
+    }
     for (Task* task = worker->pushed.first; task; task = task->next) {
       if (task->state == TaskState::kPushed) Revoke(task, out);  // unclaimed tasks did not run
     }
@@ -808,6 +895,10 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
 void Owner::Tick(int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
   for (LeasedWorker& worker : workers_) {
+    if (worker.actor && worker.full && worker.pushed.size == 0 && now_ns - worker.idle_since_ns >= kPushAgainNs) {
+      worker.full = false;
+      MarkDirty(worker.actor);
+    }
     if (!worker.leased || worker.pushed.size > 0) continue;
     if (now_ns - worker.idle_since_ns >= lease_idle_ns) {
       ReturnLease(worker, out);
@@ -832,6 +923,7 @@ int64_t Owner::NextTick() const {
     if (next == 0 || at < next) next = at;
   };
   for (const LeasedWorker& worker : workers_) {
+    if (worker.actor && worker.full && worker.pushed.size == 0) consider(worker.idle_since_ns + kPushAgainNs);
     if (!worker.leased || worker.pushed.size > 0) continue;
     consider(worker.idle_since_ns + (worker.full ? std::min(kPushAgainNs, lease_idle_ns) : lease_idle_ns));
   }
@@ -868,7 +960,8 @@ size_t Owner::RepliesUntilWanted(const LeasedWorker& worker) const {
       }
     }
   }
-  if (shapes_[worker.shape].ready.first && count > max_pushed / 2) return count - max_pushed / 2;
+  const bool more = worker.actor ? worker.actor->queue.first != nullptr : shapes_[worker.shape].ready.first != nullptr;
+  if (more && count > max_pushed / 2) return count - max_pushed / 2;
   return count;
 }
 
@@ -879,6 +972,16 @@ void Owner::CheckInvariants() {
       WEFT_CHECK(task->state == TaskState::kReady && task->unresolved == 0, "a queued task is not ready");
       ++listed;
     }
+  }
+  for (const auto& [id, actor] : actors_) {
+    uint64_t order = 0;
+    for (Task* task = actor->queue.first; task; task = task->next) {
+      WEFT_CHECK(task->state == TaskState::kQueued && task->actor == actor.get(), "a queued call is not in its queue");
+      WEFT_CHECK(task->order >= order, "calls are out of order");
+      order = task->order;
+      ++listed;
+    }
+    WEFT_CHECK(actor->state != ActorState::kDead || !actor->queue.first, "calls wait for a dead actor");
   }
   for (size_t number = 0; number < workers_.size(); ++number) {
     size_t count = 0;

@@ -13,6 +13,12 @@
 // Objects. pending -> resolved (inline bytes, a stored location, or an error) -> freed when nobody holds it: no local
 // reference, no hold by a task or by another object's value, no borrower.
 //
+// Actors. An actor is named by its handle object, which its creator owns; here is what this process, as a caller or the
+// creator, knows of it (owner_actors.cc). A call is queued -> pushed -> finished; it leaves the queue in the order in
+// which the calls were made, and comes back to its place if it must run again. A call that the dead worker had not
+// claimed did not run. The creator keeps what the constructor needs, and pushes it to each new incarnation before
+// anything else.
+//
 // Borrowing. Whoever hands a reference to another process *mentions* the receiver to the owner first; the receiver
 // gives all its mentions back when its last local use ends. The owner keeps a signed count per borrower, so the order
 // in which mentions and returns arrive does not matter, and forgets a borrower that died. No acknowledgements: a
@@ -40,6 +46,7 @@ namespace weft::core {
 
 struct Task;
 struct Object;
+struct Actor;
 
 // How an object ended, or that it has not.
 enum class ValueKind : uint8_t {
@@ -87,6 +94,7 @@ struct Object {
   std::vector<Object*>* contained = nullptr;  // references inside the value; each is held
   std::map<ProcessId, int64_t>* borrowers = nullptr;
   std::vector<ProcessId>* askers = nullptr;  // borrowers that asked for the value before it was there
+  Actor* actor = nullptr;                    // the handle object of an actor that this process made or calls
   Object* next_dropped = nullptr;            // in the list of drops, which then holds the last local reference
   bool borrowed = false;
   bool fetching = false;   // borrowed: the owner was asked
@@ -106,18 +114,24 @@ struct Function {
   Location stored_body;  // size 0: not stored
 };
 
-// What all calls of one remote function with one set of options share; lives as long as the runtime.
+enum class TemplateKind : uint8_t { kTask = 0, kCreation = 1, kCall = 2 };
+
+// What all calls of one remote function (or actor method) with one set of options share; lives as long as the runtime.
 struct TaskTemplate {
   uint32_t number = 0;
-  const Function* function = nullptr;
+  TemplateKind kind = TemplateKind::kTask;
+  const Function* function = nullptr;  // of an actor: its class
   uint32_t shape = 0;
   uint32_t num_returns = 1;
-  int32_t max_retries = 3;  // -1: for ever
+  int32_t max_retries = 3;  // -1: for ever; of a call: max_task_retries
   std::string name;
   std::string retry_exceptions;  // empty: never; "*": any; else for the front end to judge
+  std::string method;            // kCall: its name
+  std::string group;             // kCall: of which concurrency group
+  std::string actor_options;     // kCreation: what the front end's worker needs to know
 };
 
-enum class TaskState : uint8_t { kWaiting, kReady, kPushed, kRevoking, kFinished };
+enum class TaskState : uint8_t { kWaiting, kReady, kQueued, kPushed, kRevoking, kFinished };
 
 struct Task {
   uint64_t handle = 0;
@@ -137,6 +151,13 @@ struct Task {
   uint64_t push = 0;  // the number of its last push; differs for each
   int32_t worker = -1;
   TaskState state = TaskState::kWaiting;
+  bool cancelled = false;
+  bool cancel_forced = false;
+  bool cancel_recursive = false;
+  bool holds_handle = false;  // of its actor
+  Actor* actor = nullptr;  // whose call or creation it is
+  uint64_t order = 0;      // among the calls to that actor
+  uint64_t parent = 0;     // the execution in this worker that submitted it; 0 in a driver
   std::unique_ptr<std::vector<Object*>> mentioned;  // what the worker it was pushed to was mentioned for
   Object* Return(uint32_t i) const { return i == 0 ? first_return : more_returns[i - 1]; }
 };
@@ -148,6 +169,7 @@ struct TaskList {
   size_t size = 0;
   void PushBack(Task* task);
   void PushFront(Task* task);
+  void InsertBefore(Task* other, Task* task);
   void Remove(Task* task);
   Task* PopFront();
 };
@@ -162,7 +184,34 @@ struct LeasedWorker {
   bool blocked = false;  // handed tasks back because its task waits; until its next result
   bool full = false;     // its channel refused a frame; until its next result, or Tick if it owes none
   bool dead = false;
+  Actor* actor = nullptr;  // whose worker it is; such a worker is never leased
+  AssignedGpus gpus;
   int64_t idle_since_ns = 0;
+};
+
+// An actor as a process knows it that calls it. In the list of its handle object, and dies with that.
+struct Actor {
+  Object* handle = nullptr;
+  ActorState state = ActorState::kPending;
+  bool watched = false;       // the daemon tells us of changes
+  bool created_here = false;  // this process pushes the constructor
+  bool placed = false;        // created here: the daemon was told that the arguments are there
+  bool detached = false;
+  bool out_of_order = false;  // a call that is ready may pass one that is not
+  uint32_t incarnation = 0;
+  int32_t worker = -1;  // of the present incarnation
+  uint64_t next_order = 1;
+  size_t pending_calls = 0;
+  TaskList queue;  // not pushed, in order
+  const TaskTemplate* creation = nullptr;
+  std::string creation_arguments;             // kept for restarts, as are
+  std::vector<Object*> creation_dependencies;  // held
+  std::vector<Object*> creation_contained;     // held
+  AssignedGpus gpus;
+  std::string class_name;
+  std::string why;    // it is dead or restarts
+  std::string error;  // the exception of its constructor
+  bool dirty = false;
 };
 
 enum class ActionKind : uint8_t {
@@ -176,6 +225,12 @@ enum class ActionKind : uint8_t {
   kFetch,          // ask id.owner for the value of the borrowed object
   kSendValue,      // object's value to process, which asked; then Unhold it (nullptr: it no longer exists)
   kResolved,       // object has a value now (only where somebody waits)
+  kPlaceActor,     // id: its constructor's arguments are there
+  kWatchActor,     // id
+  kReleaseActor,   // id: no handle is left
+  kKillActor,      // id: it cannot be constructed
+  kAskCancel,      // tell id.owner to cancel what makes id (number: flags as in kCancelRunning)
+  kCancelRunning,  // tell process, which runs task `id.index` of ours; number: 1 force, 2 recursive
 };
 
 struct Action {
@@ -204,6 +259,8 @@ enum class ReplyKind : uint8_t {
   kRetryableError,  // the user's exception, and the task's options ask for a retry
   kHandedBack,      // did not run: the worker's present task waits, or an argument was missing
   kHandedBackBlocked,
+  kCancelled,  // error: name of the exception class, newline, message; so of
+  kExited,     // the actor has ended itself in this call
 };
 
 // What the submitter hands over. Objects in it must be alive; they are held until the task has finished.
@@ -212,6 +269,7 @@ struct Submission {
   std::string_view arguments;
   std::vector<Object*> dependencies;
   std::vector<Object*> contained;
+  uint64_t parent = 0;
 };
 
 class Owner {
@@ -261,7 +319,8 @@ class Owner {
   // ---- events
   // Returns get one local reference each.
   void Submit(const Submission& submission, int64_t now_ns, std::vector<Object*>& returns, Actions& out);
-  void LeaseGranted(uint32_t shape, LeaseId lease, ProcessId worker, int64_t now_ns, Actions& out);
+  void LeaseGranted(uint32_t shape, LeaseId lease, ProcessId worker, int64_t now_ns, Actions& out,
+                    const AssignedGpus& gpus = {});
   void LeaseRefused(uint32_t shape, const std::string& why, Actions& out);
   void LeaseRecalled(LeaseId lease, Actions& out);
   void PushRefused(uint64_t task_handle, int64_t now_ns, Actions& out);
@@ -276,6 +335,29 @@ class Owner {
   void ValueAsked(ObjectId id, ProcessId asker, Actions& out);
   void ValueReceived(ObjectId id, const ReturnedValue& value, Actions& out);
   void Tick(int64_t now_ns, Actions& out);  // returns idle leases, withdraws wishes
+
+  // ---- actors
+  // `handle` is a resolved object of ours. False: an argument of the constructor is still awaited; kPlaceActor follows.
+  struct ActorOptions {
+    bool detached = false;
+    bool out_of_order = false;
+    bool keep_for_restarts = false;
+    std::string class_name;
+  };
+  bool CreateActor(Object* handle, const Submission& constructor, const ActorOptions& options, int64_t now_ns,
+                   Actions& out);
+  void AbandonActor(Object* handle, Actions& out);  // it was not created after all; takes the local reference
+  void SubmitCall(Object* handle, const Submission& submission, int64_t now_ns, std::vector<Object*>& returns,
+                  Actions& out);
+  void ActorReported(const ActorChanged& change, int64_t now_ns, Actions& out);
+  bool AnyActors() const;  // that this process made and that are not dead
+  // Who calls the handle's actor for the first time makes the record.
+  Actor* ActorOf(Object* handle);
+
+  // ---- cancelling
+  // Ends in TaskCancelledError, unless the task ends first.
+  void Cancel(Object* object, bool force, bool recursive, int64_t now_ns, Actions& out);
+  void CancelChildren(uint64_t parent, bool force, int64_t now_ns, Actions& out);
 
   // ---- questions
   // When Tick has something to do, or 0.
@@ -313,7 +395,19 @@ class Owner {
     int64_t quiet_since_ns = 0;  // nothing to run since
   };
 
+  // A task with its returns (one local reference each) and its arguments held. `failed`: an argument ended in an error.
+  Task* NewTask(const Submission& submission, std::vector<Object*>& returns, bool* failed, Actions& out);
+  LeasedWorker& WorkerRecord(ProcessId process);
   bool Usable(const LeasedWorker& worker) const;
+  void MarkDirty(Actor* actor);
+  void PumpActor(Actor* actor, Actions& out);
+  void PushConstructor(Actor* actor, Actions& out);
+  void Requeue(Task* task, Actions& out);  // a call, to its place; or fails it if its actor is dead
+  void FailCall(Task* task, bool may_have_run, Actions& out);
+  void BuryActor(Actor* actor, Actions& out);
+  void ForgetActor(Actor* actor, Actions& out);
+  void CancelTask(Task* task, bool force, bool recursive, Actions& out);
+  void FailCancelled(Task* task, Actions& out);
   void Enqueue(Task* task, bool at_front);  // to ready, or to waiting if arguments are missing
   void MarkDirty(uint32_t shape);           // to be pumped by Settle
   void Pump(uint32_t shape, Actions& out);
@@ -337,6 +431,8 @@ class Owner {
   void Announce(Object* object, Actions& out);
   void SendTo(Object* object, ProcessId asker, Actions& out);
   void Free(Object* object, Actions& out);
+  void ExplainQueued(const Task& task, ObjectFact& fact) const;
+  void ExplainActor(const Actor& actor, ObjectFact& fact) const;
   void Settle(Actions& out);  // ends every event: announces what was resolved, pumps what may run
 
   const ProcessId self_;
@@ -348,7 +444,9 @@ class Owner {
   std::map<ResourceAmounts, uint32_t> shape_numbers_;
   std::unordered_map<FunctionKey, std::unique_ptr<Function>> functions_;
   std::deque<TaskTemplate> templates_;
-  std::map<std::tuple<const Function*, uint32_t, uint32_t, int32_t, std::string, std::string>, const TaskTemplate*>
+  std::map<std::tuple<uint8_t, const Function*, uint32_t, uint32_t, int32_t, std::string, std::string, std::string,
+                      std::string, std::string>,
+           const TaskTemplate*>
       template_index_;
   std::vector<LeasedWorker> workers_;
   std::unordered_map<ProcessId, int32_t> worker_numbers_;
@@ -361,6 +459,8 @@ class Owner {
   std::vector<Object*> considered_;
   bool considering_ = false;
   std::vector<uint32_t> dirty_shapes_;
+  std::vector<Actor*> dirty_actors_;
+  std::unordered_map<ObjectId, std::unique_ptr<Actor>> actors_;  // ordered iteration is never needed
 };
 
 }  // namespace weft::core

@@ -76,6 +76,24 @@ class Transcript {
           text.append("push ").append(name).append(" to ").append(process(owner.workers()[action.worker].process));
           break;
         }
+        case ActionKind::kPlaceActor:
+          text += "place actor";
+          break;
+        case ActionKind::kWatchActor:
+          text += "watch actor";
+          break;
+        case ActionKind::kReleaseActor:
+          text += "release actor";
+          break;
+        case ActionKind::kKillActor:
+          text += "kill actor";
+          break;
+        case ActionKind::kAskCancel:
+          text += "ask " + process(action.process) + " to cancel";
+          break;
+        case ActionKind::kCancelRunning:
+          text += "tell " + process(action.process) + " to cancel";
+          break;
         case ActionKind::kRevoke:
           text += "revoke";
           for (const auto& [name, handle] : handles) {

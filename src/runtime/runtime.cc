@@ -182,7 +182,7 @@ const TaskTemplate* Runtime::InternTemplate(TaskTemplate what, const ResourceAmo
 void Runtime::Submit(const TaskTemplate* what, std::string_view arguments, std::span<Object* const> dependencies,
                      std::span<Object* const> contained, Object** returns) {
   std::unique_lock lock(mutex_);
-  Submission submission{.what = what, .arguments = arguments};
+  Submission submission{.what = what, .arguments = arguments, .parent = CurrentExecution()};
   if (!dependencies.empty()) submission.dependencies.assign(dependencies.begin(), dependencies.end());
   if (!contained.empty()) submission.contained.assign(contained.begin(), contained.end());
   // The clock is read for lease bookkeeping only, so the cheap one does.
@@ -203,6 +203,14 @@ Object* Runtime::PutInline(std::string_view bytes, std::span<Object* const> cont
   Object* object = owner_->NewOwned();
   owner_->Resolve(object, ValueKind::kInline, bytes, {}, {contained.begin(), contained.end()}, actions_);
   Perform();
+  NotifyPeers(lock);
+  return object;
+}
+
+Object* Runtime::PutError(ValueKind kind, std::string_view error) {
+  std::unique_lock lock(mutex_);
+  Object* object = owner_->NewOwned();
+  owner_->Resolve(object, kind, error, {}, {}, actions_);
   NotifyPeers(lock);
   return object;
 }

@@ -121,8 +121,47 @@ class Runtime {
   void Submit(const TaskTemplate* what, std::string_view arguments, std::span<Object* const> dependencies,
               std::span<Object* const> contained, Object** returns);
 
+  // ---- actors
+  struct ActorRequest {
+    const TaskTemplate* constructor = nullptr;
+    std::string_view arguments;
+    std::span<Object* const> dependencies;
+    std::span<Object* const> contained;
+    ResourceAmounts to_place;
+    ResourceAmounts to_hold;
+    int32_t max_restarts = 0;
+    bool detached = false;
+    bool get_if_exists = false;
+    bool out_of_order = false;
+    std::string name;
+    std::string name_space;
+    std::string class_name;
+    std::string metadata;
+  };
+  // A handle, with one local reference; of another actor (and then its metadata) if that exists and may be taken
+  // instead. Waits for the daemon only if the actor has a name. kInvalid: the name is taken. kTimeout as in Allocate:
+  // then call again.
+  struct FoundActor {
+    Object* handle = nullptr;
+    std::string metadata;  // empty: the one that was asked for
+  };
+  Result<FoundActor> CreateActor(const ActorRequest& request);
+  Result<FoundActor> LookupActor(const std::string& name, const std::string& name_space);
+  Result<std::vector<std::pair<std::string, std::string>>> ListActors(bool all, const std::string& name_space);
+  void KillActor(Object* handle, bool no_restart);
+  // As Submit. False: `max_pending` calls (0: any number) of this process to this actor are pending.
+  bool SubmitCall(Object* handle, const TaskTemplate* what, std::string_view arguments,
+                  std::span<Object* const> dependencies, std::span<Object* const> contained, size_t max_pending,
+                  Object** returns);
+  void Cancel(Object* object, bool force, bool recursive);
+  bool IsCall(Object* object);  // of an actor, by this process, and pending
+  // What a thread of this worker runs, for what it submits; 0: nothing.
+  static void SetCurrentExecution(uint64_t number);
+  static uint64_t CurrentExecution();
+
   // ---- objects. Each Object* given out comes with one local reference.
   Object* PutInline(std::string_view bytes, std::span<Object* const> contained);
+  Object* PutError(ValueKind kind, std::string_view error);  // kTaskError or kSystemError
   // Room of `size` bytes for a value that will belong to `id` (zero: an object of ours to be put). May wait for room.
   // Fails with kFull (message for the user), or kTimeout if a signal wants handling: then call again.
   Result<StoreRoom> Allocate(uint64_t size, ObjectId id, Populate populate);
@@ -165,12 +204,15 @@ class Runtime {
 
  private:
   friend class Executor;
+  friend struct Submitter;
   // The other end of a channel: a worker we push tasks to, or (executor) a process that pushes tasks to us.
   struct Peer {
     ProcessId process;
     std::unique_ptr<RingChannel> channel;
     bool dead = false;
     std::vector<bool> defined;  // by template number: sent on this channel
+    LeaseId told_lease;         // the worker knows what the lease holds
+    bool told_actor = false;
     bool to_notify = false;     // is in to_notify_
   };
 
@@ -212,6 +254,7 @@ class Runtime {
   bool PushTask(int32_t worker, Task* task);
   bool CoresAreFree() const;  // for this process and each worker that is busy with its tasks
   bool Define(Peer& peer, const TaskTemplate* what);
+  bool SendLease(Peer& peer, const LeasedWorker& worker);
   void Send(Message message, std::vector<UniqueFd> fds = {});
   void Route(ProcessId to, const PeerMessage& message);
   size_t Drain();  // replies of all workers, and drops; returns how many
@@ -268,10 +311,14 @@ class Runtime {
   std::unordered_map<uint64_t, uint64_t> reserving_;         // request -> bytes
   std::unordered_map<uint64_t, Result<bool>> reservations_;  // answered
   uint64_t next_reservation_ = 1;
+  uint64_t next_question_ = 1;
+  std::unordered_map<uint64_t, ActorAnswer> actor_answers_;
+  std::unordered_map<uint64_t, ActorList> actor_lists_;
   std::deque<RuntimeEvent> events_;
   std::unordered_map<Object*, std::vector<void*>> callbacks_;
   std::string why_stopped_;
   bool polling_ = false;          // a user thread (or the idle executor) polls for all
+  bool executor_idle_ = false;    // the executor polls, or is about to
   bool background_idle_ = false;  // sleeps without a deadline
   uint32_t others_waiting_ = 0;
   uint32_t any_waiters_ = 0;  // threads for which any reply may matter

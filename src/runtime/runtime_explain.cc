@@ -72,7 +72,7 @@ bool Runtime::Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome) {
   if (waiting.number == 0) {
     waiting.number = ++last_wait_;
     waiting.since_ns = report.began_ns;
-    if (by_executor) executor_->Describe(waiting.task);
+    if (executor_) executor_->Describe(waiting.task, by_executor);
     waits_.push_back(&waiting);
   }
   if (waiting.deadline_ns > 0 && now < notice_at) {
@@ -121,7 +121,7 @@ ProcessFact Runtime::FactOfSelf() const {
   ProcessFact fact;
   fact.process = self();
   fact.pid = getpid();
-  if (executor_) fact.slots.push_back({"", 1});
+  if (executor_) fact.slots = executor_->Slots();
   for (const Waiting* waiting : waits_) fact.waits.push_back(FactOf(*waiting));
   return fact;
 }

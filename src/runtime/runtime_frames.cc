@@ -92,7 +92,10 @@ void Runtime::Perform() {
     Action action = actions_[i];  // a copy: performing may add to the list
     switch (action.kind) {
       case ActionKind::kPush:
-        if (!PushTask(action.worker, action.task)) owner_->PushRefused(action.task->handle, CoarseNowNs(), actions_);
+        // A call is not tried once one before it was refused: calls keep their order.
+        if ((action.task->actor && owner_->workers()[action.worker].full) || !PushTask(action.worker, action.task)) {
+          owner_->PushRefused(action.task->handle, CoarseNowNs(), actions_);
+        }
         break;
       case ActionKind::kRevoke: {
         Task* task = owner_->FindTask(action.number);
@@ -153,6 +156,24 @@ void Runtime::Perform() {
         if (action.object) owner_->Unhold(action.object, actions_);
         break;
       }
+      case ActionKind::kPlaceActor:
+        Send(PlaceActor{.actor = action.id});
+        break;
+      case ActionKind::kWatchActor:
+        Send(WatchActor{.actor = action.id});
+        break;
+      case ActionKind::kReleaseActor:
+        Send(ReleaseActor{.actor = action.id});
+        break;
+      case ActionKind::kKillActor:
+        Send(core::KillActor{.actor = action.id, .no_restart = 1});
+        break;
+      case ActionKind::kAskCancel:
+        Route(action.process, {.kind = PeerMessageKind::kCancelObject, .id = action.id, .count = action.number});
+        break;
+      case ActionKind::kCancelRunning:
+        Route(action.process, {.kind = PeerMessageKind::kCancelTask, .id = action.id, .count = action.number});
+        break;
       case ActionKind::kResolved: {
         auto it = callbacks_.find(action.object);
         if (it != callbacks_.end()) {
@@ -176,8 +197,13 @@ bool Runtime::Define(Peer& peer, const TaskTemplate* what) {
   if (what->number < peer.defined.size() && peer.defined[what->number]) return true;
   ByteWriter out;
   out.Fixed(what->number);
+  out.Fixed(what->kind);
   out.Fixed(what->function->key);
   out.Fixed(what->num_returns);
+  out.Fixed(what->max_retries);
+  out.Bytes(what->method);
+  out.Bytes(what->group);
+  out.Bytes(what->actor_options);
   out.Bytes(what->name);
   out.Bytes(what->function->name);
   out.Bytes(what->retry_exceptions);
@@ -192,6 +218,33 @@ bool Runtime::Define(Peer& peer, const TaskTemplate* what) {
   return true;
 }
 
+bool Runtime::SendLease(Peer& peer, const LeasedWorker& worker) {
+  if (peer.told_lease == worker.lease && !worker.actor) return true;
+  if (worker.actor && peer.told_actor) return true;
+  ByteWriter out;
+  out.Fixed(worker.lease);
+  out.Fixed(worker.actor ? worker.actor->handle->id : ObjectId{});
+  out.Fixed(worker.actor ? worker.actor->incarnation : 0u);
+  const ResourceAmounts& shape = owner_->shape(worker.actor ? worker.actor->creation->shape : worker.shape);
+  out.Fixed(static_cast<uint32_t>(shape.size()));
+  for (const auto& [name, amount] : shape) {
+    out.Bytes(name);
+    out.Fixed(amount);
+  }
+  out.Fixed(static_cast<uint32_t>(worker.gpus.size()));
+  for (const auto& [number, amount] : worker.gpus) {
+    out.Fixed(number);
+    out.Fixed(amount);
+  }
+  uint8_t* room = peer.channel->BeginSend(static_cast<uint32_t>(out.size()));
+  if (!room) return false;
+  std::memcpy(room, out.view().data(), out.size());
+  peer.channel->CommitSend(static_cast<uint8_t>(FrameType::kLease), false, static_cast<uint32_t>(out.size()));
+  peer.told_lease = worker.lease;
+  peer.told_actor = worker.actor != nullptr;
+  return true;
+}
+
 bool Runtime::CoresAreFree() const {
   uint32_t running = 1;  // this process
   for (const LeasedWorker& worker : owner_->workers()) running += worker.pushed.size > 0 && !worker.blocked;
@@ -201,6 +254,8 @@ bool Runtime::CoresAreFree() const {
 bool Runtime::PushTask(int32_t worker, Task* task) {
   Peer& peer = *peer_of_worker_[worker];
   if (peer.dead || !Define(peer, task->what)) return false;
+  const LeasedWorker& leased = owner_->workers()[worker];
+  if (task->what->kind != TemplateKind::kCall && !SendLease(peer, leased)) return false;
   const uint32_t num_returns = task->what->num_returns;
   const uint32_t num_mentioned = task->mentioned ? static_cast<uint32_t>(task->mentioned->size()) : 0;
   uint32_t size =

@@ -72,8 +72,22 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     uint32_t shape = owner_->InternShape(m->shape);
     // The owner numbers workers in the order of their first lease.
     if (!owner_->FindWorker(m->worker)) peer_of_worker_.push_back(it->second.get());
-    owner_->LeaseGranted(shape, m->lease, m->worker, CoarseNowNs(), actions_);
+    owner_->LeaseGranted(shape, m->lease, m->worker, CoarseNowNs(), actions_, m->gpus);
     if (background_idle_) doorbell_->WakeBackground();
+  } else if (auto* m = std::get_if<ActorChanged>(&message)) {
+    auto state = static_cast<ActorState>(m->state);
+    if (state == ActorState::kStarting || state == ActorState::kAlive) {
+      auto it = workers_.find(m->worker);
+      if (it == workers_.end()) return Fail("the node daemon named an actor's worker without a channel");
+      if (!owner_->FindWorker(m->worker)) peer_of_worker_.push_back(it->second.get());
+      owner_->ActorReported(*m, CoarseNowNs(), actions_);
+    } else {
+      owner_->ActorReported(*m, CoarseNowNs(), actions_);
+    }
+  } else if (auto* m = std::get_if<ActorAnswer>(&message)) {
+    actor_answers_[m->request] = std::move(*m);
+  } else if (auto* m = std::get_if<ActorList>(&message)) {
+    actor_lists_[m->request] = std::move(*m);
   } else if (auto* m = std::get_if<LeaseRecalled>(&message)) {
     owner_->LeaseRecalled(m->lease, actions_);
   } else if (auto* m = std::get_if<LeaseRefused>(&message)) {
@@ -144,6 +158,14 @@ void Runtime::HandlePeerMessages(ProcessId from, std::string_view payload) {
         break;
       case PeerMessageKind::kAskValue:
         owner_->ValueAsked(m.id, from, actions_);
+        break;
+      case PeerMessageKind::kCancelObject:
+        if (Object* object = owner_->Find(m.id); object && !object->borrowed) {
+          owner_->Cancel(object, (m.count & 1) != 0, (m.count & 2) != 0, CoarseNowNs(), actions_);
+        }
+        break;
+      case PeerMessageKind::kCancelTask:
+        if (executor_) executor_->CancelRunning(from, m.id.index, (m.count & 1) != 0, (m.count & 2) != 0);
         break;
       case PeerMessageKind::kValue: {
         if (m.id.owner != from || m.value_kind == 0 || m.value_kind > 4) break;

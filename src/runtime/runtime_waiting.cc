@@ -75,7 +75,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
     if (by_executor && !handed_back) until = std::min(until, hand_back_at);
     if (waiting) until = std::min(until, waiting->report->look_at_ns);
     SleepOutcome slept = SleepOutcome::kWoken;
-    if (!polling_) {
+    if (!polling_ && !executor_idle_) {
       polling_ = polled = true;
       doorbell_->DisarmBackground();
       SetWakeUps(any_waiters_ > 0);
@@ -89,7 +89,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       if (!spin || !poller_spin_.Spin(something)) slept = doorbell_->SleepAsWaiter(kind, until, something);
       lock.lock();
       polling_ = false;
-      if (others_waiting_ > 0) Bump();  // one of them sees what it waited for, or polls in our place
+      if (others_waiting_ > 0 || executor_idle_) Bump();  // one of them sees what it waited for, or polls in our place
     } else {
       ++others_waiting_;
       uint32_t seen = event_.load();

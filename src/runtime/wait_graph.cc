@@ -9,7 +9,6 @@ namespace {
 constexpr size_t kMaxLines = 60;        // of Text
 constexpr size_t kMaxStepsInLine = 12;  // of Sentence
 constexpr size_t kMaxChildrenShown = 8;
-const std::string kAllGroups = "*";
 
 int64_t AmountIn(const ResourceAmounts& amounts, const std::string& name) {
   for (const auto& [other, amount] : amounts) {
@@ -76,10 +75,11 @@ bool WaitGraph::NextQuestion(WaitQuestion* question) {
 
 void WaitGraph::Answer(ObjectFact fact) {
   if (!asked_objects_.contains(fact.id) || objects_.contains(fact.id)) return;
-  if (fact.state == ObjectState::kArguments || fact.state == ObjectState::kBehind) {
+  if (fact.state == ObjectState::kArguments || fact.state == ObjectState::kBehind ||
+      fact.state == ObjectState::kForActor) {
     for (ObjectId object : fact.objects) Ask(object);
   }
-  if (fact.state == ObjectState::kReady || fact.state == ObjectState::kActor) AskShape(fact.shape);
+  if (fact.state == ObjectState::kReady || fact.state == ObjectState::kPlacing) AskShape(fact.shape);
   if (fact.state == ObjectState::kPushed) AskProcess(fact.worker);
   objects_.emplace(fact.id, std::move(fact));
 }
@@ -180,12 +180,13 @@ void WaitGraph::Build(int number, const WaitProof* earlier) {
     switch (fact.state) {
       case ObjectState::kArguments:
       case ObjectState::kBehind:
+      case ObjectState::kForActor:
         if (fact.objects.empty()) return may_go_on();
         for (ObjectId object : fact.objects) link(NodeOf(NodeKind::kObject, object, {}, 0, {}, {}));
         nodes_[number].required = static_cast<int64_t>(fact.objects.size());
         break;
       case ObjectState::kReady:
-      case ObjectState::kActor:
+      case ObjectState::kPlacing:
         link(NodeOf(NodeKind::kShape, {}, {}, 0, {}, fact.shape));
         nodes_[number].required = 1;
         break;
@@ -218,12 +219,13 @@ void WaitGraph::Build(int number, const WaitProof* earlier) {
     const std::string group = nodes_[number].group;
     int64_t slots = 0;
     for (const SlotFact& slot : fact.slots) {
-      if (group == kAllGroups || group == slot.group) slots += slot.slots;
+      if (group == kAllGroups || slot.group == kAllGroups || group == slot.group) slots += slot.slots;
     }
     if (slots == 0) return may_go_on();  // not known
     std::set<uint64_t> occupants;
     for (const WaitFact& wait : fact.waits) {
-      if (wait.execution == 0 || (group != kAllGroups && group != wait.group)) continue;
+      if (wait.execution == 0) continue;
+      if (group != kAllGroups && wait.group != kAllGroups && group != wait.group) continue;
       if (!occupants.insert(wait.execution).second) continue;
       link(NodeOf(NodeKind::kWait, {}, fact.process, wait.wait, {}, {}));
     }
@@ -360,6 +362,7 @@ std::vector<int> WaitGraph::PathFromRoot(bool stuck, bool* circle) const {
 std::string WaitGraph::NameOf(ObjectId object) const {
   auto found = objects_.find(object);
   if (found == objects_.end() || found->second.name.empty()) return "object " + ToString(object);
+  if (found->second.is_actor) return "actor " + found->second.name;
   return found->second.is_call ? "the result of " + found->second.name
                                : "the result of task '" + found->second.name + "'";
 }
@@ -419,10 +422,15 @@ std::string WaitGraph::Sentence(const std::vector<int>& path, bool repeats) cons
             if (next) text += ", ";
             break;
           case ObjectState::kBehind:
-            text += ", which is to be sent after ";
+            text += ", which is to be sent after " + fact.front + ", which waits for its argument";
+            if (next) text += ", ";
             break;
-          case ObjectState::kActor:
-            text += ", whose actor has no process yet and needs " + Amounts(fact.shape);
+          case ObjectState::kForActor:
+            text += ", which waits for ";
+            if (!next) text += "its actor";
+            break;
+          case ObjectState::kPlacing:
+            text += ", which waits for a process with " + Amounts(fact.shape);
             break;
           case ObjectState::kReady:
             text += ", which waits for a worker with " + Amounts(fact.shape);
@@ -537,11 +545,14 @@ void WaitGraph::Write(int number, int depth, std::set<int>& written, std::string
         case ObjectState::kReady:
           write(name + " waits for a worker with " + Amounts(fact.shape) + ":");
           break;
-        case ObjectState::kActor:
-          write(name + ": the actor has no process yet; it needs " + Amounts(fact.shape) + ":");
+        case ObjectState::kForActor:
+          write(name + " waits for its actor:");
+          break;
+        case ObjectState::kPlacing:
+          write(name + " waits for a process with " + Amounts(fact.shape) + ":");
           break;
         case ObjectState::kBehind:
-          write(name + " is to be sent to the actor after an earlier call:");
+          write(name + " is to be sent after " + fact.front + ", which waits for:");
           break;
         case ObjectState::kPushed:
           if (below.empty()) {
@@ -588,7 +599,7 @@ void WaitGraph::Write(int number, int depth, std::set<int>& written, std::string
       for (const HolderFact& holder : fact.holders) {
         if (holder.kept.empty()) continue;
         std::string text = Amounts(holder.kept) + " held by pid " + std::to_string(holder.pid);
-        if (!holder.actor.empty()) text += ", actor " + holder.actor;
+        if (!holder.actor.empty()) text += ", " + holder.actor;
         write(text);
       }
       // Only those of them that wait themselves have more to say.

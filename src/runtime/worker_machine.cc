@@ -21,27 +21,27 @@ void WorkerMachine::ForgetResults() {
   for (Remembered& memory : remembered_) memory.id = {};
 }
 
-Object* WorkerMachine::Accept(Owner& owner, ObjectId id, bool mentioned) {
+Object* WorkerMachine::Accept(Owner& owner, ObjectId id, bool mentioned, References& accepted) {
   bool counted = mentioned && id.owner != owner.self();
   Object* object = owner.Receive(id, counted ? 1 : 0);
-  if (object) accepted_.emplace_back(object, counted);
+  if (object) accepted.emplace_back(object, counted);
   return object;
 }
 
-void WorkerMachine::Decline(Owner& owner, Actions& out) {
-  for (auto& [object, counted] : accepted_) {
+void WorkerMachine::Decline(Owner& owner, References& accepted, Actions& out) {
+  for (auto& [object, counted] : accepted) {
     object->local_references.fetch_sub(1, std::memory_order_acq_rel);
     if (counted) --object->mentions;
   }
-  for (auto& [object, counted] : accepted_) owner.Consider(object, out);
-  accepted_.clear();
+  for (auto& [object, counted] : accepted) owner.Consider(object, out);
+  accepted.clear();
 }
 
-void WorkerMachine::Release(Owner& owner, ProcessId submitter, std::vector<GivenBack>& given_back,
-                            std::vector<uint64_t>& retained, Actions& out) {
-  for (auto& [object, counted] : accepted_) object->local_references.fetch_sub(1, std::memory_order_acq_rel);
+void WorkerMachine::Release(Owner& owner, ProcessId submitter, References& accepted,
+                            std::vector<GivenBack>& given_back, std::vector<uint64_t>& retained, Actions& out) {
+  for (auto& [object, counted] : accepted) object->local_references.fetch_sub(1, std::memory_order_acq_rel);
   // Nothing is freed in this loop, and an object that is listed twice is settled the first time.
-  for (auto& [object, counted] : accepted_) {
+  for (auto& [object, counted] : accepted) {
     if (!object->borrowed || object->id.owner != submitter) continue;
     bool used =
         object->local_references.load(std::memory_order_acquire) > 0 || object->holds > 0 || object->callbacks > 0;
@@ -55,8 +55,8 @@ void WorkerMachine::Release(Owner& owner, ProcessId submitter, std::vector<Given
       object->mentions = 0;
     }
   }
-  for (auto& [object, counted] : accepted_) owner.Consider(object, out);
-  accepted_.clear();
+  for (auto& [object, counted] : accepted) owner.Consider(object, out);
+  accepted.clear();
 }
 
 }  // namespace weft::core

@@ -2,7 +2,7 @@
 // made is still known, what becomes of the references that come with a task, and which results are worth remembering.
 // Pure: no thread, clock, channel or shared memory inside.
 //
-// Called by Executor (with the runtime's lock held where an Owner is passed) and by the simulator. One task at a time:
+// Called by Executor (with the runtime's lock held where an Owner is passed) and by the simulator. For each task:
 // Accept for each reference that comes with it, then exactly one of Release (it ran) and Decline (it is handed back).
 //
 // References. Whoever pushed the task has mentioned us to the owner of each reference in it. When the task has run, we
@@ -47,16 +47,18 @@ class WorkerMachine {
   void Remember(ObjectId id, bool stored, std::string_view bytes, const Location& location, bool has_references);
   void ForgetResults();
 
+  // The references that came with one task: one local reference each; was it a mention?
+  using References = std::vector<std::pair<Object*, bool>>;
+
   // A reference that comes with the task: `mentioned`, or only looked at in place while the task runs. nullptr if it is
   // an object of our own that no longer exists.
-  Object* Accept(Owner& owner, ObjectId id, bool mentioned);
+  Object* Accept(Owner& owner, ObjectId id, bool mentioned, References& accepted);
   // The task does not run after all. Its submitter takes the mentions back by itself.
-  void Decline(Owner& owner, Actions& out);
+  void Decline(Owner& owner, References& accepted, Actions& out);
   // The task has run and everything its values contain was mentioned for `submitter`. What goes into the reply is
   // added to `given_back` and `retained`; actions are to be performed, and sent, before the reply.
-  void Release(Owner& owner, ProcessId submitter, std::vector<GivenBack>& given_back, std::vector<uint64_t>& retained,
-               Actions& out);
-  bool holds_references() const { return !accepted_.empty(); }
+  void Release(Owner& owner, ProcessId submitter, References& accepted, std::vector<GivenBack>& given_back,
+               std::vector<uint64_t>& retained, Actions& out);
 
   Faults faults;
 
@@ -64,7 +66,6 @@ class WorkerMachine {
   static size_t Slot(ObjectId id) { return (id.index ^ id.owner.value * 131) % kRemembered; }
 
   std::vector<Remembered> remembered_{kRemembered};
-  std::vector<std::pair<Object*, bool>> accepted_;  // one local reference each; was it a mention?
 };
 
 }  // namespace weft::core

@@ -12,10 +12,11 @@ constexpr ProcessId kSelf{2}, kSubmitter{1}, kOther{3};
 struct Worker {
   Owner owner{kSelf};
   WorkerMachine machine;
+  WorkerMachine::References references;
   Actions actions;
   std::vector<GivenBack> given_back;
   std::vector<uint64_t> retained;
-  void Release() { machine.Release(owner, kSubmitter, given_back, retained, actions); }
+  void Release() { machine.Release(owner, kSubmitter, references, given_back, retained, actions); }
 };
 
 TEST(WorkerMachine, RemembersRecentResultsWithoutReferencesInThem) {
@@ -34,9 +35,9 @@ TEST(WorkerMachine, RemembersRecentResultsWithoutReferencesInThem) {
 
 TEST(WorkerMachine, WhatIsNoLongerUsedGoesBackWithTheReply) {
   Worker w;
-  w.machine.Accept(w.owner, {kSubmitter, 5}, true);
-  w.machine.Accept(w.owner, {kSubmitter, 5}, true);
-  w.machine.Accept(w.owner, {kOther, 6}, true);
+  w.machine.Accept(w.owner, {kSubmitter, 5}, true, w.references);
+  w.machine.Accept(w.owner, {kSubmitter, 5}, true, w.references);
+  w.machine.Accept(w.owner, {kOther, 6}, true, w.references);
   w.Release();
   ASSERT_EQ(w.given_back.size(), 1u);
   EXPECT_EQ(w.given_back[0].index, 5u);
@@ -48,7 +49,7 @@ TEST(WorkerMachine, WhatIsNoLongerUsedGoesBackWithTheReply) {
 
 TEST(WorkerMachine, WhatWasHandedOnGoesBackBehindThatNews) {
   Worker w;
-  Object* object = w.machine.Accept(w.owner, {kSubmitter, 5}, true);
+  Object* object = w.machine.Accept(w.owner, {kSubmitter, 5}, true, w.references);
   w.owner.Mention(object, kOther, w.actions);
   w.Release();
   EXPECT_TRUE(w.given_back.empty());
@@ -59,9 +60,9 @@ TEST(WorkerMachine, WhatWasHandedOnGoesBackBehindThatNews) {
 
 TEST(WorkerMachine, AnEarlierResultThatIsStillUsedIsRetainedOnce) {
   Worker w;
-  Object* object = w.machine.Accept(w.owner, {kSubmitter, 5}, false);
-  w.machine.Accept(w.owner, {kSubmitter, 5}, false);
-  w.machine.Accept(w.owner, {kSubmitter, 6}, true);
+  Object* object = w.machine.Accept(w.owner, {kSubmitter, 5}, false, w.references);
+  w.machine.Accept(w.owner, {kSubmitter, 5}, false, w.references);
+  w.machine.Accept(w.owner, {kSubmitter, 6}, true, w.references);
   object->local_references.fetch_add(1);  // a view
   w.Release();
   EXPECT_EQ(w.retained, std::vector<uint64_t>{5});
@@ -74,7 +75,7 @@ TEST(WorkerMachine, AnEarlierResultThatIsStillUsedIsRetainedOnce) {
 
 TEST(WorkerMachine, AnEarlierResultThatOnlyAChildTaskHoldsIsRetained) {
   Worker w;
-  Object* object = w.machine.Accept(w.owner, {kSubmitter, 5}, false);
+  Object* object = w.machine.Accept(w.owner, {kSubmitter, 5}, false, w.references);
   w.owner.Hold(object);
   w.Release();
   EXPECT_EQ(w.retained, std::vector<uint64_t>{5});
@@ -82,12 +83,12 @@ TEST(WorkerMachine, AnEarlierResultThatOnlyAChildTaskHoldsIsRetained) {
 
 TEST(WorkerMachine, ADeclinedTaskLeavesTheMentionsToItsSubmitter) {
   Worker w;
-  w.machine.Accept(w.owner, {kSubmitter, 5}, true);
-  w.machine.Accept(w.owner, {kOther, 6}, true);
-  w.machine.Decline(w.owner, w.actions);
+  w.machine.Accept(w.owner, {kSubmitter, 5}, true, w.references);
+  w.machine.Accept(w.owner, {kOther, 6}, true, w.references);
+  w.machine.Decline(w.owner, w.references, w.actions);
   EXPECT_TRUE(w.actions.empty());
   EXPECT_EQ(w.owner.live_objects(), 0u);
-  EXPECT_FALSE(w.machine.holds_references());
+  EXPECT_TRUE(w.references.empty());
 }
 
 }  // namespace

@@ -28,20 +28,33 @@ LocalScheduler::LocalScheduler(Config config)
 
 void LocalScheduler::Handle(const ProcessJoined& event, std::vector<SchedulerAction>& out) {
   WEFT_CHECK(processes_.insert(event.process).second, "a process joins once");
-  if (event.runs_tasks) workers_[event.process];
+  if (event.runs_tasks) {
+    workers_[event.process];
+    idle_.insert(event.process);
+  }
   wanted_workers_ = UINT32_MAX;  // say the number again: the pool must know whether this worker was one of them
   Decide(out);
 }
 
-void LocalScheduler::Handle(const LeasesRequested& event, std::vector<SchedulerAction>& out) {
-  if (!processes_.contains(event.process)) return;
-  for (const auto& [name, amount] : event.shape) {
+std::string LocalScheduler::WhyNever(const ResourceAmounts& shape, const std::string& who) const {
+  for (const auto& [name, amount] : shape) {
+    std::string why = "the " + who + " asks for " + FormatAmount(amount) + " " + name;
+    if (name == kGpu && amount > kResourceUnit && amount % kResourceUnit != 0) {
+      return why + ", but only less than one GPU can be a fraction; ask for a whole number";
+    }
     int64_t there = AmountOf(total_, name);
     if (amount <= there) continue;
-    std::string why = "the task asks for " + FormatAmount(amount) + " " + name + ", but this session has ";
+    why += ", but this session has ";
     why += there == 0 ? "none" : "only " + FormatAmount(there) + " in all";
     why += " (it has " + FormatShape(total_) + "); ask for less, or start it with more: weft.init(";
-    why += name == kCpu ? "num_cpus=...)" : "resources={...})";
+    return why + (name == kCpu ? "num_cpus=...)" : name == kGpu ? "num_gpus=...)" : "resources={...})");
+  }
+  return "";
+}
+
+void LocalScheduler::Handle(const LeasesRequested& event, std::vector<SchedulerAction>& out) {
+  if (!processes_.contains(event.process)) return;
+  if (std::string why = WhyNever(event.shape, "task"); !why.empty()) {
     out.emplace_back(RefuseLeases{event.process, event.shape, std::move(why)});
     return;
   }
@@ -58,7 +71,9 @@ void LocalScheduler::Handle(const LeasesRequested& event, std::vector<SchedulerA
 void LocalScheduler::Handle(const LeaseReturned& event, std::vector<SchedulerAction>& out) {
   auto found = leases_.find(event.lease);
   // A process may return what it no longer holds: the worker died meanwhile. That is not its fault.
-  if (found == leases_.end() || found->second.claim.first != event.process) return;
+  if (found == leases_.end() || found->second.actor || found->second.claim.process != event.process) {
+    return;
+  }
   EndLease(event.lease);
   Decide(out);
 }
@@ -68,8 +83,7 @@ void LocalScheduler::Handle(const WorkerBlocked& event, std::vector<SchedulerAct
   if (worker == workers_.end() || worker->second.lease.value == 0) return;
   auto& lease = leases_.at(worker->second.lease);
   if (lease.lending) return;
-  lease.lending = true;
-  free_.Adjust(kCpu, AmountOf(lease.claim.second, kCpu));
+  SetLending(lease, true);
   Decide(out);
 }
 
@@ -78,8 +92,7 @@ void LocalScheduler::Handle(const WorkerUnblocked& event, std::vector<SchedulerA
   if (worker == workers_.end() || worker->second.lease.value == 0) return;
   auto& lease = leases_.at(worker->second.lease);
   if (!lease.lending) return;
-  lease.lending = false;
-  free_.Adjust(kCpu, -AmountOf(lease.claim.second, kCpu));
+  SetLending(lease, false);
   Decide(out);
 }
 
@@ -93,6 +106,7 @@ void LocalScheduler::Handle(const WorkerRetired& event, std::vector<SchedulerAct
   auto worker = workers_.find(event.worker);
   if (worker == workers_.end() || worker->second.lease.value != 0) return;
   worker->second.retired = true;
+  idle_.erase(event.worker);
   Decide(out);
 }
 
@@ -100,20 +114,23 @@ void LocalScheduler::Handle(const ProcessLost& event, std::vector<SchedulerActio
   if (processes_.erase(event.process) == 0) return;
   if (auto worker = workers_.find(event.process); worker != workers_.end()) {
     if (worker->second.lease.value != 0) {
-      ResourceLedger before = free_;
+      FreeResources before = free_;
       EndLease(worker->second.lease);
       if (faults.keep_resources_of_dead_workers) free_ = before;
     }
     workers_.erase(worker);
+    idle_.erase(event.process);
   }
   // What it held as a submitter is not free before the workers are gone: they may be in the middle of a task.
   for (auto& [id, lease] : leases_) {
-    if (lease.claim.first != event.process) continue;
-    lease.claim.first = ProcessId{};
+    if (lease.claim.process != event.process) continue;
+    lease.claim.process = ProcessId{};
     lease.recalled = false;
+    if (lease.actor) continue;  // whether it lives on is for others to say
     if (!faults.spare_workers_of_the_dead) out.emplace_back(KillWorker{lease.worker});
   }
-  std::erase_if(claims_, [&](const ClaimEntry& entry) { return entry.first.first == event.process; });
+  std::erase_if(claims_, [&](const ClaimEntry& entry) { return entry.first.process == event.process; });
+  std::erase_if(wanted_actors_, [&](const auto& entry) { return entry.second.process == event.process; });
   for (auto& [id, worker] : workers_) worker.earlier_holders.erase(event.process);
   Decide(out);
 }
@@ -122,7 +139,12 @@ void LocalScheduler::Handle(const StartingGivenUp& event, std::vector<SchedulerA
   for (auto entry = claims_.begin(); entry != claims_.end();) {
     auto& [key, claim] = *entry;
     // Who holds a lease already goes on with it, only not with more; but it must know that its wish is forgotten.
-    if (claim.wish > 0) out.emplace_back(RefuseLeases{key.first, key.second, event.why});
+    if (claim.wish > 0 && !key.of_actors) out.emplace_back(RefuseLeases{key.process, key.shape, event.why});
+    for (ObjectId actor : claim.actors) {
+      wanted_actors_.erase(actor);
+      out.emplace_back(RefuseActor{actor, event.why});
+    }
+    claim.actors.clear();
     claim.wish = 0;
     claim.passed_over = 0;
     entry = claim.held == 0 ? claims_.erase(entry) : std::next(entry);
@@ -135,6 +157,55 @@ void LocalScheduler::Handle(const TimePassed& event, std::vector<SchedulerAction
   if (now_ns_ >= next_wakeup_ns_) Decide(out);
 }
 
+void LocalScheduler::Handle(const ActorWanted& event, std::vector<SchedulerAction>& out) {
+  if (actors_.contains(event.actor) || wanted_actors_.contains(event.actor)) return;
+  if (!processes_.contains(event.creator)) return;
+  // What it will hold is there from the beginning, so that settling never has to wait.
+  ClaimKey key{event.creator, LargerOf(event.to_place, event.to_hold), true, event.to_hold};
+  std::string why = WhyNever(key.shape, "actor");
+  if (why.empty()) why = WhyNever(key.to_hold, "actor");
+  if (!why.empty()) {
+    out.emplace_back(RefuseActor{event.actor, std::move(why)});
+    return;
+  }
+  auto& claim = claims_[key];
+  if (claim.wish == 0) claim.waiting_since_ns = now_ns_;
+  ++claim.wish;
+  claim.depth = event.depth;
+  claim.actors.push_back(event.actor);
+  wanted_actors_.emplace(event.actor, std::move(key));
+  Decide(out);
+}
+
+void LocalScheduler::Handle(const ActorSettled& event, std::vector<SchedulerAction>& out) {
+  auto found = actors_.find(event.actor);
+  if (found == actors_.end() || unsettled_.erase(found->second) == 0) return;
+  auto& lease = leases_.at(found->second);
+  LeaveClaim(lease);
+  bool lending = lease.lending;
+  if (lending) SetLending(lease, false);
+  AssignedGpus kept = FirstOf(lease.gpus, AmountOf(lease.claim.to_hold, kGpu));
+  free_.Give(lease.holds, lease.gpus);
+  lease.holds = lease.claim.to_hold;
+  lease.gpus = kept;
+  free_.TakeAgain(lease.holds, lease.gpus);
+  if (lending) SetLending(lease, true);
+  Decide(out);
+}
+
+void LocalScheduler::Handle(const ActorUnwanted& event, std::vector<SchedulerAction>& out) {
+  auto found = wanted_actors_.find(event.actor);
+  if (found == wanted_actors_.end()) return;
+  ClaimKey key = std::move(found->second);
+  wanted_actors_.erase(found);
+  auto& claim = claims_.at(key);
+  std::erase(claim.actors, event.actor);
+  --claim.wish;
+  if (claim.wish == 0) claim.passed_over = 0;
+  DropIfEmpty(key);
+  Decide(out);
+}
+
 bool LocalScheduler::IsIdle(ProcessId worker) const {
   auto found = workers_.find(worker);
   return found != workers_.end() && found->second.lease.value == 0;
@@ -145,19 +216,20 @@ bool LocalScheduler::IsLeased(ProcessId worker) const {
   return found != workers_.end() && found->second.lease.value != 0;
 }
 
-bool LocalScheduler::IsLending(ProcessId worker) const {
-  return IsLeased(worker) && leases_.at(workers_.at(worker).lease).lending;
+bool LocalScheduler::HasActor(ProcessId worker) const {
+  return IsLeased(worker) && leases_.at(workers_.at(worker).lease).actor;
 }
 
 ProcessId LocalScheduler::WorkerOf(LeaseId lease, ProcessId holder) const {
   auto found = leases_.find(lease);
-  return found != leases_.end() && found->second.claim.first == holder ? found->second.worker : ProcessId{};
+  return found != leases_.end() && !found->second.actor && found->second.claim.process == holder ? found->second.worker
+                                                                                                 : ProcessId{};
 }
 
 size_t LocalScheduler::ShapesOf(ProcessId process) const {
   size_t count = 0;
   for (auto entry = claims_.lower_bound(ClaimKey{process, {}}); entry != claims_.end(); ++entry) {
-    if (entry->first.first != process) break;
+    if (entry->first.process != process) break;
     ++count;
   }
   return count;
@@ -173,38 +245,103 @@ bool LocalScheduler::GoesBefore(const ClaimEntry& a, const ClaimEntry& b) {
 }
 
 bool LocalScheduler::Obtainable(const ResourceAmounts& shape) const {
+  // By amounts alone: which GPUs will be whole then, nobody knows.
   ResourceLedger most(total_);
   for (const auto& [id, lease] : leases_) {
-    if (!lease.lending) continue;
-    most.Subtract(lease.claim.second);
-    most.Adjust(kCpu, AmountOf(lease.claim.second, kCpu));
+    if (!lease.lending && !lease.actor) continue;
+    const ResourceAmounts& keeps = lease.actor ? lease.claim.to_hold : lease.holds;
+    most.Subtract(keeps);
+    if (lease.lending) most.Adjust(kCpu, AmountOf(keeps, kCpu));
   }
   return most.Fits(shape);
 }
 
 ProcessId LocalScheduler::IdleWorkerFor(ProcessId process) const {
   ProcessId best;
-  for (const auto& [id, worker] : workers_) {
-    // A process has no channel to itself.
-    if (worker.lease.value != 0 || worker.retired || id == process) continue;
-    if (worker.earlier_holders.contains(process)) return id;
+  for (ProcessId id : idle_) {
+    if (id == process) continue;  // a process has no channel to itself
+    if (workers_.at(id).earlier_holders.contains(process)) return id;
     if (!best) best = id;  // the lowest number, so that the workers beyond the CPUs stay idle and can go
   }
   return best;
 }
 
+void LocalScheduler::SetLending(Lease& lease, bool lending) {
+  lease.lending = lending;
+  int64_t cpus = AmountOf(lease.holds, kCpu);
+  free_.Adjust(kCpu, lending ? cpus : -cpus);
+  if (lending) {
+    lending_.insert(lease.worker);
+  } else {
+    lending_.erase(lease.worker);
+  }
+}
+
+void LocalScheduler::Grant(ClaimEntry& entry, ProcessId worker, std::vector<SchedulerAction>& out) {
+  auto& [key, claim] = entry;
+  WEFT_CHECK(free_.Fits(key.shape), "a grant takes only what is free");
+  LeaseId id{next_lease_++};
+  AssignedGpus gpus = free_.Take(key.shape);
+  Lease& lease = leases_[id];
+  lease.worker = worker;
+  lease.claim = key;
+  lease.holds = key.shape;
+  lease.gpus = gpus;
+  auto& granted = workers_.at(worker);
+  granted.lease = id;
+  granted.earlier_holders.insert(key.process);
+  idle_.erase(worker);
+  --claim.wish;
+  ++claim.held;
+  claim.passed_over = 0;
+  claim.last_served = id.value;
+  claim.waiting_since_ns = now_ns_;
+  if (!key.of_actors) {
+    out.emplace_back(GrantLease{key.process, worker, id, key.shape, std::move(gpus)});
+    return;
+  }
+  lease.actor = claim.actors.front();
+  claim.actors.pop_front();
+  wanted_actors_.erase(lease.actor);
+  actors_[lease.actor] = id;
+  unsettled_.insert(id);
+  out.emplace_back(GrantActor{lease.actor, worker, std::move(gpus)});
+}
+
+uint32_t LocalScheduler::WorkersForLater(const FreeResources& left, const std::vector<ClaimEntry*>& waiting,
+                                         const std::map<const ClaimKey*, uint32_t>& on_paper, uint32_t wanted) const {
+  ResourceLedger later = left.amounts();
+  for (LeaseId id : unsettled_) {
+    const auto& lease = leases_.at(id);
+    later.Add(lease.holds);
+    if (lease.lending) later.Adjust(kCpu, -AmountOf(lease.holds, kCpu));
+    later.Subtract(lease.claim.to_hold);
+  }
+  size_t more = 0;
+  for (const auto* entry : waiting) {
+    const auto& [key, claim] = *entry;
+    if (!key.of_actors) continue;
+    auto already = on_paper.find(&key);
+    uint32_t rest = claim.wish - (already == on_paper.end() ? 0 : already->second);
+    for (; rest > 0 && later.Fits(key.shape) && idle_.size() + wanted + more < max_unblocked_workers_; --rest) {
+      later.Subtract(key.to_hold);
+      ++more;
+    }
+  }
+  more -= std::min(more, idle_.size());
+  size_t room = max_workers_ - std::min<size_t>(max_workers_, workers_.size() + wanted);
+  return static_cast<uint32_t>(std::min(more, room));
+}
+
 void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
   // First real grants while workers are idle, then, on paper, those that only lack a worker: they say how many to
   // start.
-  ResourceLedger left = free_;
+  FreeResources left = free_;
   std::map<const ClaimKey*, uint32_t> on_paper;
   uint32_t wanted = 0;
-  uint32_t unblocked = 0;
-  for (const auto& [id, worker] : workers_) {
-    if (worker.retired) continue;
-    bool lending = worker.lease.value != 0 && leases_.at(worker.lease).lending;
-    if (!lending) ++unblocked;
-  }
+  size_t unblocked = idle_.size() + leases_.size() - actors_.size();
+  for (ProcessId id : lending_) unblocked -= leases_.at(workers_.at(id).lease).actor ? 0 : 1;
+  bool lacks_room = false;
   std::vector<ClaimEntry*> waiting;
   for (auto& entry : claims_) {
     if (entry.second.wish > 0) waiting.push_back(&entry);
@@ -213,55 +350,51 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
     progress = false;
     std::sort(waiting.begin(), waiting.end(), [](auto* a, auto* b) { return GoesBefore(*a, *b); });
     std::vector<ClaimEntry*> passed_over;
-    // What is kept free for wishes that were passed over too often; deeper ones need not respect it.
-    ResourceLedger kept;
+    // Without what is kept free for wishes that were passed over too often; deeper ones need not respect it.
+    FreeResources usable = left;
     for (auto* entry : waiting) {
       auto& [key, claim] = *entry;
       if (claim.wish == on_paper[&entry->first]) continue;
-      ResourceLedger usable = left;
-      for (const auto& [name, amount] : kept.amounts()) usable.Adjust(name, -amount);
-      if (!usable.Fits(key.second)) {
+      if (!usable.Fits(key.shape)) {
         passed_over.push_back(entry);
-        if (claim.passed_over >= kMaxPassedOver && Obtainable(key.second)) kept.Add(key.second);
+        if (claim.passed_over >= kMaxPassedOver && Obtainable(key.shape)) usable.Take(key.shape);
         continue;
       }
-      ProcessId worker = IdleWorkerFor(key.first);
+      ProcessId worker = IdleWorkerFor(key.process);
       if (!worker) {
-        bool room = unblocked + wanted < max_unblocked_workers_ && workers_.size() + wanted < max_workers_;
-        if (!room) continue;
+        // An actor's worker is not one of those that the CPUs bound, but not all are started at once.
+        bool room = (key.of_actors ? idle_.size() : unblocked) + wanted < max_unblocked_workers_ &&
+                    workers_.size() + wanted < max_workers_;
+        if (!room) {
+          lacks_room = true;
+          continue;
+        }
         ++on_paper[&entry->first];
         ++wanted;
-        left.Subtract(key.second);
+        left.Take(key.shape);
         progress = true;
         break;
       }
-      WEFT_CHECK(free_.Fits(key.second), "a grant takes only what is free");
-      LeaseId id{next_lease_++};
-      free_.Subtract(key.second);
-      left.Subtract(key.second);
-      leases_[id] = Lease{worker, key};
-      auto& granted = workers_.at(worker);
-      granted.lease = id;
-      granted.earlier_holders.insert(key.first);
-      --claim.wish;
-      ++claim.held;
-      claim.passed_over = 0;
-      claim.last_served = id.value;
-      claim.waiting_since_ns = now_ns_;
+      Grant(*entry, worker, out);
+      left = free_;
+      for (const auto& [other, count] : on_paper) {
+        for (uint32_t i = 0; i < count; ++i) left.Take(other->shape);
+      }
       for (auto* other : passed_over) ++other->second.passed_over;
-      out.emplace_back(GrantLease{key.first, worker, id, key.second});
       if (claim.wish == 0) std::erase(waiting, entry);
       progress = true;
       break;
     }
   }
+  wanted += WorkersForLater(left, waiting, on_paper, wanted);
 
   // What is left over lacks resources, not workers.
   std::vector<std::pair<ClaimEntry*, uint32_t>> unmet;
-  bool demand = false;
+  // A worker that blocks makes room for another, if it is workers that take the room and not starts.
+  bool demand = lacks_room && wanted == 0;
   for (auto* entry : waiting) {
     uint32_t rest = entry->second.wish - on_paper[&entry->first];
-    if (rest == 0 || left.Fits(entry->first.second)) continue;
+    if (rest == 0 || left.Fits(entry->first.shape)) continue;
     unmet.emplace_back(entry, rest);
     demand = true;
   }
@@ -279,14 +412,14 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
   }
 }
 
-void LocalScheduler::Recall(ResourceLedger expected, std::vector<std::pair<ClaimEntry*, uint32_t>> unmet,
+void LocalScheduler::Recall(FreeResources expected, std::vector<std::pair<ClaimEntry*, uint32_t>> unmet,
                             std::vector<SchedulerAction>& out) {
   // Leases asked back lately are on their way: whoever comes first may count on them.
   for (const auto& [id, lease] : leases_) {
     if (!lease.recalled || lease.lending) continue;
     int64_t stale_at = lease.recalled_at_ns + kStaleRecallNs;
     if (now_ns_ < stale_at) {
-      expected.Add(lease.claim.second);
+      expected.Give(lease.holds, lease.gpus);
       next_wakeup_ns_ = std::min(next_wakeup_ns_, stale_at);
     }
   }
@@ -302,7 +435,7 @@ void LocalScheduler::Recall(ResourceLedger expected, std::vector<std::pair<Claim
       return GoesBefore(*a.first, *b.first);
     });
     ClaimEntry& entry = *best->first;
-    const ResourceAmounts& shape = entry.first.second;
+    const ResourceAmounts& shape = entry.first.shape;
     uint32_t mine = holds(entry);
     int64_t turn_at = entry.second.waiting_since_ns + kTurnNs;
     bool my_turn = mine == 0 && now_ns_ >= turn_at;
@@ -313,10 +446,10 @@ void LocalScheduler::Recall(ResourceLedger expected, std::vector<std::pair<Claim
       uint32_t victim_keeps = 0;
       for (auto& item : leases_) {
         auto& lease = item.second;
-        if (lease.recalled || lease.lending || !lease.claim.first) continue;
+        if (lease.recalled || lease.lending || lease.actor || !lease.claim.process) continue;
         if (lease.claim == entry.first) continue;
         bool useful = std::any_of(shape.begin(), shape.end(), [&](const auto& need) {
-          return expected.Of(need.first) < need.second && AmountOf(lease.claim.second, need.first) > 0;
+          return expected.Lacks(need.first, need.second) && AmountOf(lease.holds, need.first) > 0;
         });
         if (!useful) continue;
         const auto& holder = claims_.at(lease.claim);
@@ -336,17 +469,17 @@ void LocalScheduler::Recall(ResourceLedger expected, std::vector<std::pair<Claim
       lease.recalled = true;
       lease.recalled_at_ns = now_ns_;
       ++claims_.at(lease.claim).recalled;
-      expected.Add(lease.claim.second);
+      expected.Give(lease.holds, lease.gpus);
       next_wakeup_ns_ = std::min(next_wakeup_ns_, now_ns_ + kStaleRecallNs);
-      out.emplace_back(RecallLease{lease.claim.first, victim->first});
+      out.emplace_back(RecallLease{lease.claim.process, victim->first});
     }
     // Either the rest is on its way, or nobody can be asked for it: then others need not wait for it.
     if (expected.Fits(shape) && best->second > 1 && promised[&entry.first] < max_unblocked_workers_) {
-      expected.Subtract(shape);
+      expected.Take(shape);
       ++promised[&entry.first];
       --best->second;
     } else {
-      if (expected.Fits(shape)) expected.Subtract(shape);
+      if (expected.Fits(shape)) expected.Take(shape);
       unmet.erase(best);
     }
   }
@@ -355,18 +488,28 @@ void LocalScheduler::Recall(ResourceLedger expected, std::vector<std::pair<Claim
 void LocalScheduler::EndLease(LeaseId id) {
   auto found = leases_.find(id);
   auto& lease = found->second;
-  free_.Add(lease.claim.second);
-  if (lease.lending) free_.Adjust(kCpu, -AmountOf(lease.claim.second, kCpu));
-  workers_.at(lease.worker).lease = LeaseId{};
-  ClaimKey key = lease.claim;
-  bool recalled = lease.recalled;
+  if (lease.lending) SetLending(lease, false);
+  free_.Give(lease.holds, lease.gpus);
+  auto& worker = workers_.at(lease.worker);
+  worker.lease = LeaseId{};
+  if (!worker.retired) idle_.insert(lease.worker);
+  if (lease.actor) {
+    actors_.erase(lease.actor);
+    unsettled_.erase(id);
+  }
+  LeaveClaim(lease);
   leases_.erase(found);
-  if (!key.first) return;
-  auto& claim = claims_.at(key);
+}
+
+// The lease no longer counts as its holder's.
+void LocalScheduler::LeaveClaim(Lease& lease) {
+  if (!lease.claim.process) return;
+  auto& claim = claims_.at(lease.claim);
   --claim.held;
-  if (recalled) --claim.recalled;
+  if (lease.recalled) --claim.recalled;
   claim.waiting_since_ns = now_ns_;  // who just had a turn waits a whole one for the next
-  DropIfEmpty(key);
+  DropIfEmpty(lease.claim);
+  lease.claim.process = ProcessId{};
 }
 
 void LocalScheduler::DropIfEmpty(const ClaimKey& key) {
@@ -376,36 +519,70 @@ void LocalScheduler::DropIfEmpty(const ClaimKey& key) {
 
 void LocalScheduler::CheckInvariants() const {
   ResourceLedger expected(total_);
+  std::vector<int64_t> gpus = FreeResources(total_).gpus();
   std::map<ClaimKey, std::pair<uint32_t, uint32_t>> held;
+  std::set<ProcessId> lending;
+  size_t actors = 0;
   for (const auto& [id, lease] : leases_) {
-    expected.Subtract(lease.claim.second);
-    if (lease.lending) expected.Adjust(kCpu, AmountOf(lease.claim.second, kCpu));
+    expected.Subtract(lease.holds);
+    if (lease.lending) expected.Adjust(kCpu, AmountOf(lease.holds, kCpu));
+    if (lease.lending) lending.insert(lease.worker);
+    int64_t of_gpus = 0;
+    for (const auto& [number, amount] : lease.gpus) {
+      WEFT_CHECK(number < gpus.size() && amount > 0, "only GPUs that exist are assigned");
+      gpus[number] -= amount;
+      of_gpus += amount;
+    }
+    WEFT_CHECK(of_gpus == AmountOf(lease.holds, kGpu), "a lease has the GPUs that it asked for");
     auto worker = workers_.find(lease.worker);
     WEFT_CHECK(worker != workers_.end(), "a lease is on a living worker");
     WEFT_CHECK(worker->second.lease == id, "a worker is leased to one process at a time");
-    WEFT_CHECK(lease.claim.first != lease.worker, "nobody leases itself");
-    if (lease.claim.first) {
+    WEFT_CHECK(lease.claim.process != lease.worker, "nobody leases itself");
+    if (lease.actor) {
+      ++actors;
+      auto found = actors_.find(lease.actor);
+      WEFT_CHECK(found != actors_.end() && found->second == id, "an actor has one lease");
+      WEFT_CHECK(!lease.recalled, "an actor's worker is its own");
+      bool unsettled = unsettled_.contains(id);
+      WEFT_CHECK(unsettled || lease.holds == lease.claim.to_hold, "a settled actor holds what it said");
+      WEFT_CHECK(unsettled || !lease.claim.process, "a settled actor is no turn of its creator");
+    }
+    if (lease.claim.process) {
       ++held[lease.claim].first;
       held[lease.claim].second += lease.recalled;
     }
   }
-  WEFT_CHECK(expected == free_, "in use + free == total");
-  for (const auto& [name, amount] : free_.amounts()) {
+  WEFT_CHECK(actors == actors_.size() && unsettled_.size() <= actors, "actors are counted");
+  WEFT_CHECK(lending == lending_, "lenders are known");
+  WEFT_CHECK(expected == free_.amounts(), "in use + free == total");
+  WEFT_CHECK(gpus == free_.gpus(), "each GPU is in use or free");
+  for (const auto& [name, amount] : free_.amounts().amounts()) {
     WEFT_CHECK(name == kCpu || amount >= 0, "only CPUs may be over-committed");
     WEFT_CHECK(amount <= AmountOf(total_, name), "nothing is free that does not exist");
   }
+  for (int64_t free : gpus) WEFT_CHECK(free >= 0, "no GPU is over-committed");
   for (const auto& [id, worker] : workers_) {
     WEFT_CHECK(processes_.contains(id), "a worker is a process");
     WEFT_CHECK(worker.lease.value == 0 || leases_.contains(worker.lease), "a leased worker has a lease");
+    WEFT_CHECK(idle_.contains(id) == (worker.lease.value == 0 && !worker.retired), "the idle are known");
   }
+  size_t wanted = 0;
   for (const auto& [key, claim] : claims_) {
-    WEFT_CHECK(processes_.contains(key.first), "only the living have wishes");
+    WEFT_CHECK(processes_.contains(key.process), "only the living have wishes");
     WEFT_CHECK(claim.wish > 0 || claim.held > 0, "an empty claim is forgotten");
     auto found = held.find(key);
     WEFT_CHECK(claim.held == (found == held.end() ? 0 : found->second.first), "held leases are counted");
     WEFT_CHECK(claim.recalled == (found == held.end() ? 0 : found->second.second), "recalled leases are counted");
+    WEFT_CHECK(claim.actors.size() == (key.of_actors ? claim.wish : 0), "each wanted actor is one wish");
+    for (ObjectId actor : claim.actors) {
+      auto wish = wanted_actors_.find(actor);
+      WEFT_CHECK(wish != wanted_actors_.end() && wish->second == key, "a wanted actor is in one claim");
+      WEFT_CHECK(!actors_.contains(actor), "an actor with a worker wants none");
+      ++wanted;
+    }
     if (found != held.end()) held.erase(found);
   }
+  WEFT_CHECK(wanted == wanted_actors_.size(), "wanted actors are counted");
   WEFT_CHECK(held.empty(), "every held lease has a claim");
 }
 

@@ -14,10 +14,16 @@
 // over a few times at most, then what it needs is kept free for it. If nothing is free, leases are recalled from the
 // richest; from an equal only after a while, so that two submitters on one CPU take turns.
 //
+// An actor is placed like a lease, in the same order, but its worker is its own until the worker is dead: no other
+// lease, no recall. It holds one shape while its constructor runs and another from then on (ActorSettled); only the
+// first time counts as a turn of its creator. Actors that hold nothing are limited by max_workers alone.
+//
 // Does not start processes (WorkerPool), read flags of other processes, or read the clock.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <set>
 #include <string>
@@ -25,6 +31,7 @@
 #include <variant>
 #include <vector>
 
+#include "scheduling/free_resources.h"
 #include "scheduling/resources.h"
 #include "wire/ids.h"
 #include "wire/messages.h"
@@ -66,6 +73,19 @@ struct StartingGivenUp {  // no worker can be started at present; wishes that wa
 struct TimePassed {
   int64_t now_ns = 0;
 };
+struct ActorWanted {  // the shapes are valid; the actor has no worker and is not wanted already
+  ObjectId actor;
+  ProcessId creator;
+  ResourceAmounts to_place;  // while its constructor runs
+  ResourceAmounts to_hold;   // from then on
+  uint32_t depth = 0;
+};
+struct ActorSettled {  // its constructor has run
+  ObjectId actor;
+};
+struct ActorUnwanted {  // withdrawn, if it has not been granted yet
+  ObjectId actor;
+};
 
 // ---- actions ----------------------------------------------------------------------------------------------------
 struct GrantLease {
@@ -73,6 +93,7 @@ struct GrantLease {
   ProcessId worker;
   LeaseId lease;
   ResourceAmounts shape;
+  AssignedGpus gpus;
 };
 struct RecallLease {
   ProcessId process;
@@ -92,7 +113,17 @@ struct SetDemand {  // somebody waits for resources: workers that block must say
 struct KillWorker {  // its submitter is dead, so nobody wants what it computes
   ProcessId worker;
 };
-using SchedulerAction = std::variant<GrantLease, RecallLease, RefuseLeases, WantWorkers, SetDemand, KillWorker>;
+struct GrantActor {  // the worker is the actor's until it is dead
+  ObjectId actor;
+  ProcessId worker;
+  AssignedGpus gpus;
+};
+struct RefuseActor {
+  ObjectId actor;
+  std::string why;
+};
+using SchedulerAction =
+    std::variant<GrantLease, RecallLease, RefuseLeases, WantWorkers, SetDemand, KillWorker, GrantActor, RefuseActor>;
 
 class LocalScheduler {
  public:
@@ -120,19 +151,27 @@ class LocalScheduler {
   void Handle(const ProcessLost& event, std::vector<SchedulerAction>& out);
   void Handle(const StartingGivenUp& event, std::vector<SchedulerAction>& out);
   void Handle(const TimePassed& event, std::vector<SchedulerAction>& out);
+  void Handle(const ActorWanted& event, std::vector<SchedulerAction>& out);
+  void Handle(const ActorSettled& event, std::vector<SchedulerAction>& out);
+  void Handle(const ActorUnwanted& event, std::vector<SchedulerAction>& out);
 
   // When TimePassed would change a decision; INT64_MAX if never.
   int64_t next_wakeup_ns() const { return next_wakeup_ns_; }
   bool demand() const { return demand_; }
   bool IsIdle(ProcessId worker) const;
   bool IsLeased(ProcessId worker) const;
-  bool IsLending(ProcessId worker) const;
+  bool IsLending(ProcessId worker) const { return lending_.contains(worker); }
+  bool HasActor(ProcessId worker) const;
+  // Workers whose task waits: when they go on, WorkerUnblocked is due.
+  const std::set<ProcessId>& lending() const { return lending_; }
   // The worker of a lease that this process holds; 0 if it holds no such lease.
   ProcessId WorkerOf(LeaseId lease, ProcessId holder) const;
   // Different shapes a process has wishes or leases for. The daemon bounds it.
   size_t ShapesOf(ProcessId process) const;
+  // Actors that are wanted or have a worker.
+  size_t actor_count() const { return actors_.size() + wanted_actors_.size(); }
   uint32_t max_unblocked_workers() const { return max_unblocked_workers_; }
-  const ResourceLedger& free() const { return free_; }
+  const ResourceLedger& free() const { return free_.amounts(); }
   size_t lease_count() const { return leases_.size(); }
   // Who holds what of the resources in a shape; without the pids (scheduler_explain.cc).
   ShapeFact Explain(const ResourceAmounts& shape) const;
@@ -142,20 +181,31 @@ class LocalScheduler {
   Faults faults;
 
  private:
-  // One process's interest in one shape: what it wishes and what it holds.
-  using ClaimKey = std::pair<ProcessId, ResourceAmounts>;
+  // One process's interest in one shape: what it wishes and what it holds. Leases and actors are counted apart, and so
+  // are actors that will hold different shapes.
+  struct ClaimKey {
+    ProcessId process;
+    ResourceAmounts shape;
+    bool of_actors = false;
+    ResourceAmounts to_hold;  // of each actor, once it is settled
+    auto operator<=>(const ClaimKey&) const = default;
+  };
   struct Claim {
     uint32_t wish = 0;
     uint32_t depth = 0;
-    uint32_t held = 0;
+    uint32_t held = 0;             // leases, or actors that are not settled
     uint32_t recalled = 0;         // of those held
     uint32_t passed_over = 0;      // grants to others since it first did not fit
     uint64_t last_served = 0;      // by grant number
     int64_t waiting_since_ns = 0;  // since the wish began or a lease was last had
+    std::deque<ObjectId> actors;   // those wished for, in order
   };
   struct Lease {
     ProcessId worker;
-    ClaimKey claim;  // the process is 0 once the holder is dead; the lease then lasts until its worker is dead too
+    ClaimKey claim;  // the process is 0 once the holder is dead, or the actor settled: it then lasts as its worker does
+    ResourceAmounts holds;
+    AssignedGpus gpus;
+    ObjectId actor;  // if it is an actor's
     bool lending = false;
     bool recalled = false;
     int64_t recalled_at_ns = 0;
@@ -168,14 +218,23 @@ class LocalScheduler {
   using ClaimEntry = std::pair<const ClaimKey, Claim>;
 
   void Decide(std::vector<SchedulerAction>& out);
-  void Recall(ResourceLedger expected, std::vector<std::pair<ClaimEntry*, uint32_t>> unmet,
+  void Grant(ClaimEntry& entry, ProcessId worker, std::vector<SchedulerAction>& out);
+  // Workers that actors could use as soon as constructors that run now have ended; they take a while to start.
+  uint32_t WorkersForLater(const FreeResources& left, const std::vector<ClaimEntry*>& waiting,
+                           const std::map<const ClaimKey*, uint32_t>& on_paper, uint32_t wanted) const;
+  void Recall(FreeResources expected, std::vector<std::pair<ClaimEntry*, uint32_t>> unmet,
               std::vector<SchedulerAction>& out);
   // The worker that suits a process best, or 0.
   ProcessId IdleWorkerFor(ProcessId process) const;
   void EndLease(LeaseId id);
+  void LeaveClaim(Lease& lease);
+  void SetLending(Lease& lease, bool lending);
   void DropIfEmpty(const ClaimKey& key);
-  // True if the shape could be had by waiting for tasks that run: what blocked tasks keep may never come back.
+  // True if the shape could be had by waiting for tasks that run: what blocked tasks and actors keep may never come
+  // back.
   bool Obtainable(const ResourceAmounts& shape) const;
+  // Why a shape can never be had; empty if it can.
+  std::string WhyNever(const ResourceAmounts& shape, const std::string& who) const;
   static bool GoesBefore(const ClaimEntry& a, const ClaimEntry& b);
 
   // Constant after construction.
@@ -183,11 +242,16 @@ class LocalScheduler {
   uint32_t max_workers_;
   uint32_t max_unblocked_workers_;
 
-  ResourceLedger free_;
+  FreeResources free_;
   std::set<ProcessId> processes_;
   std::map<ProcessId, Worker> workers_;
+  std::set<ProcessId> idle_;     // workers without a lease that are not retired
+  std::set<ProcessId> lending_;  // workers
   std::map<LeaseId, Lease> leases_;
   std::map<ClaimKey, Claim> claims_;
+  std::map<ObjectId, LeaseId> actors_;  // those that have a worker
+  std::set<LeaseId> unsettled_;         // leases of actors whose constructor has not run
+  std::map<ObjectId, ClaimKey> wanted_actors_;
   uint64_t next_lease_ = 1;
   int64_t now_ns_ = 0;
   int64_t next_wakeup_ns_ = INT64_MAX;

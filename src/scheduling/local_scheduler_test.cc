@@ -20,7 +20,8 @@ ResourceAmounts Cpus(double count) {
 std::string Describe(const SchedulerAction& action) {
   struct Visitor {
     std::string operator()(const GrantLease& a) {
-      return "grant " + std::to_string(a.lease.value) + ": worker " + ToString(a.worker) + " to " + ToString(a.process);
+      return "grant " + std::to_string(a.lease.value) + ": worker " + ToString(a.worker) + " to " +
+             ToString(a.process) + Gpus(a.gpus);
     }
     std::string operator()(const RecallLease& a) {
       return "recall " + std::to_string(a.lease.value) + " from " + ToString(a.process);
@@ -29,6 +30,20 @@ std::string Describe(const SchedulerAction& action) {
     std::string operator()(const WantWorkers& a) { return "want " + std::to_string(a.count); }
     std::string operator()(const SetDemand& a) { return a.on ? "demand on" : "demand off"; }
     std::string operator()(const KillWorker& a) { return "kill " + ToString(a.worker); }
+    std::string operator()(const GrantActor& a) {
+      return "actor " + std::to_string(a.actor.index) + " on worker " + ToString(a.worker) + Gpus(a.gpus);
+    }
+    std::string operator()(const RefuseActor& a) {
+      return "refuse actor " + std::to_string(a.actor.index) + ": " + a.why;
+    }
+    static std::string Gpus(const AssignedGpus& gpus) {
+      std::string text;
+      for (const auto& [number, amount] : gpus) {
+        text.append(text.empty() ? " GPU " : ",").append(std::to_string(number));
+        if (amount != kResourceUnit) text.append("(").append(FormatAmount(amount)).append(")");
+      }
+      return text;
+    }
   };
   return std::visit(Visitor{}, action);
 }

@@ -1,10 +1,13 @@
 #include "scheduling/resources.h"
 
+#include <algorithm>
+
 namespace weft::core {
 namespace {
 
-// 2^48 units are 28 billion of anything; 16,000 such amounts can be summed without overflow.
-constexpr int64_t kMaxAmount = int64_t{1} << 48;
+// 2^56 units are 7 TB of memory; 128 such amounts can be summed without overflow, and Adjust stops there.
+constexpr int64_t kMaxAmount = int64_t{1} << 56;
+constexpr int64_t kMaxSum = int64_t{1} << 62;
 constexpr size_t kMaxNames = 64;
 constexpr size_t kMaxNameBytes = 256;
 
@@ -19,6 +22,15 @@ bool IsValidShape(const ResourceAmounts& shape) {
     if (i > 0 && shape[i - 1].first >= name) return false;
   }
   return true;
+}
+
+ResourceAmounts LargerOf(const ResourceAmounts& a, const ResourceAmounts& b) {
+  std::map<std::string, int64_t> larger(a.begin(), a.end());
+  for (const auto& [name, amount] : b) {
+    int64_t& mine = larger[name];
+    mine = std::max(mine, amount);
+  }
+  return ResourceAmounts(larger.begin(), larger.end());
 }
 
 int64_t AmountOf(const ResourceAmounts& shape, std::string_view name) {
@@ -67,7 +79,7 @@ void ResourceLedger::Subtract(const ResourceAmounts& shape) {
 void ResourceLedger::Adjust(std::string_view name, int64_t by) {
   auto found = amounts_.find(name);
   if (found == amounts_.end()) found = amounts_.emplace(std::string(name), 0).first;
-  found->second += by;
+  found->second = std::clamp(found->second + by, -kMaxSum, kMaxSum);
 }
 
 int64_t ResourceLedger::Of(std::string_view name) const {

@@ -13,9 +13,15 @@
 namespace weft::core {
 
 inline constexpr std::string_view kCpu = "CPU";
+inline constexpr std::string_view kGpu = "GPU";  // these have numbers: scheduling/free_resources.h
+// In bytes. Counted like any other resource; nothing enforces that a task takes no more.
+inline constexpr std::string_view kMemory = "memory";
 
 // Sorted by name, no name twice, every amount above zero and far below where sums could overflow.
 bool IsValidShape(const ResourceAmounts& shape);
+
+// Of each resource the larger amount.
+ResourceAmounts LargerOf(const ResourceAmounts& a, const ResourceAmounts& b);
 
 // The amount of one resource in a shape; 0 if it is not named.
 int64_t AmountOf(const ResourceAmounts& shape, std::string_view name);

@@ -15,7 +15,7 @@ ShapeFact LocalScheduler::Explain(const ResourceAmounts& shape) const {
   }
   for (const auto& [id, lease] : leases_) {
     HolderFact holder{.lease = id, .worker = lease.worker, .pid = 0, .kept = {}, .actor = {}};
-    for (const auto& [name, amount] : lease.claim.second) {
+    for (const auto& [name, amount] : lease.holds) {
       // A task that waits lends its CPUs, so they are not what others lack.
       if (name != kCpu && AmountOf(shape, name) > 0) holder.kept.emplace_back(name, amount);
     }

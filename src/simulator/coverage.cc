@@ -112,6 +112,9 @@ Happening HappeningOf(const Message& message) {
         return Happening::kAskValue;
       case PeerMessageKind::kValue:
         return Happening::kValue;
+      case PeerMessageKind::kCancelObject:
+      case PeerMessageKind::kCancelTask:
+        break;
       case PeerMessageKind::kAskWhy:
       case PeerMessageKind::kWhy:
         break;  // nobody asks in the simulator

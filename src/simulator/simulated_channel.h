@@ -67,6 +67,8 @@ struct SimulatedReply {
       case ReplyKind::kHandedBack:
         return Happening::kHandedBack;
       case ReplyKind::kHandedBackBlocked:
+      case ReplyKind::kCancelled:
+      case ReplyKind::kExited:
         break;
     }
     return Happening::kHandedBackBlocked;

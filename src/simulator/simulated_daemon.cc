@@ -169,7 +169,7 @@ void SimulatedDaemon::Perform(const GrantLease& action) {
     Tell(action.process, ChannelOpened{.peer = action.worker, .first_side = 1});
   }
   if (auto* process = world_.Find(action.worker)) process->demand = scheduler.demand();
-  Tell(action.process, LeaseGranted{action.shape, action.lease, action.worker});
+  Tell(action.process, LeaseGranted{action.shape, action.lease, action.worker, action.gpus});
 }
 
 void SimulatedDaemon::Perform(const RecallLease& action) { Tell(action.process, LeaseRecalled{action.lease}); }
@@ -200,6 +200,10 @@ void SimulatedDaemon::Perform(const KillWorker& action) {
     if (auto* process = world_.Find(id); process != nullptr && process->alive) process->Die();
   });
 }
+
+void SimulatedDaemon::Perform(const GrantActor&) { WEFT_CHECK(false, "no actor was wanted"); }
+
+void SimulatedDaemon::Perform(const RefuseActor&) { WEFT_CHECK(false, "no actor was wanted"); }
 
 void SimulatedDaemon::RereadBlockedFlags() {
   for (auto& [id, process] : processes_) {

@@ -60,6 +60,8 @@ class SimulatedDaemon {
   void Perform(const WantWorkers& action);
   void Perform(const SetDemand& action);
   void Perform(const KillWorker& action);
+  void Perform(const GrantActor& action);
+  void Perform(const RefuseActor& action);
   void Perform(const StartWorker& action);
   void Perform(const RetireWorker& action);
   void Perform(const AbandonStart& action);

@@ -295,6 +295,9 @@ void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
     case PeerMessageKind::kAskValue:
       owner.ValueAsked(m.id, from, actions_);
       break;
+    case PeerMessageKind::kCancelObject:
+    case PeerMessageKind::kCancelTask:
+      break;
     case PeerMessageKind::kValue: {
       ReturnedValue value{.kind = static_cast<ValueKind>(m.value_kind),
                           .bytes = m.bytes,
@@ -511,6 +514,13 @@ void SimulatedProcess::Perform() {
         if (action.object) owner.Unhold(action.object, actions_);
         break;
       }
+      case ActionKind::kPlaceActor:
+      case ActionKind::kWatchActor:
+      case ActionKind::kReleaseActor:
+      case ActionKind::kKillActor:
+      case ActionKind::kAskCancel:
+      case ActionKind::kCancelRunning:
+        break;  // the simulated programs have no actors and cancel nothing
       case ActionKind::kResolved:
         break;  // AfterEvent looks
     }
@@ -807,17 +817,17 @@ void SimulatedProcess::TakeTask(SimulatedChannel& channel) {
   }
   const bool trusted = world.Trusted(id);
   for (ObjectId mentioned : task.mentioned) {
-    if (!machine.Accept(owner, mentioned, true) && trusted) world.Fail("an argument of our own was freed");
+    if (!machine.Accept(owner, mentioned, true, references) && trusted) world.Fail("an argument of our own was freed");
   }
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].value.kind != ValueKind::kStored) continue;
-    arguments[i].object = machine.Accept(owner, task.dependencies[i].id, false);
+    arguments[i].object = machine.Accept(owner, task.dependencies[i].id, false, references);
     if (!arguments[i].object && trusted) world.Fail("a stored argument of our own was freed");
   }
   if (world.faulty() && world.random.Chance(world.hand_back_percent)) {
     // An argument that cannot be mapped.
     channel.tasks.pop_front();
-    machine.Decline(owner, actions_);
+    machine.Decline(owner, references, actions_);
     Perform();
     Flush();
     return HandBack(channel, task, ReplyKind::kHandedBack);
@@ -930,7 +940,7 @@ void SimulatedProcess::EndBody() {
   Perform();
   DrainDrops();
   Perform();
-  machine.Release(owner, from, body.reply.given_back, body.reply.retained, actions_);
+  machine.Release(owner, from, references, body.reply.given_back, body.reply.retained, actions_);
   Perform();
   Flush();
   world.Note("body ends", id.value, body.task.instance, static_cast<uint64_t>(body.reply.kind));

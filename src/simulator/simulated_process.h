@@ -55,6 +55,7 @@ class SimulatedProcess {
   const ProcessId id;
   Owner owner;
   WorkerMachine machine;
+  WorkerMachine::References references;  // of the task that runs
   bool alive = true;
   bool buried = false;     // the daemon has declared it dead
   bool condemned = false;  // whoever leased it is dead; it will be killed

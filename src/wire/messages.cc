@@ -53,7 +53,7 @@ template <class V>
 void Fields(V&, Farewell&) {}
 template <class V>
 void Fields(V& v, Welcome& m) {
-  v(m.process, m.driver, m.object_store_bytes, m.reserved_bytes, m.cpus);
+  v(m.process, m.driver, m.object_store_bytes, m.reserved_bytes, m.cpus, m.session);
 }
 template <class V>
 void Fields(V& v, ChannelOpened& m) {
@@ -105,8 +105,12 @@ void Fields(V& v, Exit& m) {
 }
 template <class V>
 void Fields(V& v, CreateActor& m) {
-  v(m.request, m.actor, m.to_place, m.to_hold, m.max_restarts, m.detached, m.get_if_exists, m.depth, m.name,
+  v(m.request, m.actor, m.to_place, m.to_hold, m.max_restarts, m.detached, m.get_if_exists, m.deferred, m.depth, m.name,
     m.name_space, m.class_name, m.metadata);
+}
+template <class V>
+void Fields(V& v, PlaceActor& m) {
+  v(m.actor);
 }
 template <class V>
 void Fields(V& v, LookupActor& m) {

@@ -85,11 +85,15 @@ struct CreateActor {
   int32_t max_restarts = 0;  // -1: for ever
   uint8_t detached = 0;
   uint8_t get_if_exists = 0;
+  uint8_t deferred = 0;  // an argument of its constructor is not there yet: no worker before PlaceActor
   uint32_t depth = 0;
   std::string name;  // empty: none
   std::string name_space;
   std::string class_name;
   std::string metadata;  // what a front end needs to make a handle; opaque here
+};
+struct PlaceActor {
+  ObjectId actor;
 };
 struct LookupActor {  // answered by ActorAnswer
   uint64_t request = 0;
@@ -132,6 +136,7 @@ struct Welcome {  // with one descriptor: the process's own doorbell page
   uint64_t object_store_bytes = 0;
   uint64_t reserved_bytes = 0;  // of the store, granted without asking
   uint32_t cpus = 0;            // whole CPUs of the node
+  uint64_t session = 0;         // random, the same for all its processes
 };
 struct ChannelOpened {  // with two descriptors: the channel's memory and the peer's doorbell page
   ProcessId peer;
@@ -226,7 +231,7 @@ using Message =
                  LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed,
                  ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
-                 AskShape, ShapeAnswer>;
+                 PlaceActor, AskShape, ShapeAnswer>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -11,6 +11,8 @@ void EncodePeerMessage(const PeerMessage& message, std::string& out) {
   if (message.kind == PeerMessageKind::kMention || message.kind == PeerMessageKind::kGiveBack) {
     w.Fixed(message.process);
     w.Fixed(message.count);
+  } else if (message.kind == PeerMessageKind::kCancelObject || message.kind == PeerMessageKind::kCancelTask) {
+    w.Fixed(message.count);
   } else if (message.kind == PeerMessageKind::kValue) {
     w.Fixed(message.value_kind);
     w.Fixed(message.location);
@@ -38,6 +40,10 @@ bool DecodePeerMessages(std::string_view payload, std::vector<PeerMessage>& out)
         if (message.count > (1ull << 40)) return false;
         break;
       case PeerMessageKind::kAskValue:
+        break;
+      case PeerMessageKind::kCancelObject:
+      case PeerMessageKind::kCancelTask:
+        message.count = r.Fixed<uint64_t>();
         break;
       case PeerMessageKind::kValue: {
         message.value_kind = r.Fixed<uint8_t>();

@@ -17,8 +17,10 @@ enum class PeerMessageKind : uint8_t {
   kGiveBack = 2,  // ... times less
   kAskValue = 3,  // the sender borrows `id` of the receiver and wants its value
   kValue = 4,     // the answer; the sender owns `id`
-  kAskWhy = 5,    // why is `id` of the receiver pending; index 0: who waits in the receiver? `count` numbers the question
-  kWhy = 6,       // the answer; `bytes` is an ObjectFact or a ProcessFact (wait_facts.h)
+  kCancelObject = 5,  // cancel the task that makes `id` of the receiver; `count`: 1 force, 2 recursive
+  kCancelTask = 6,    // the receiver runs task `id.index` of the sender: cancel it; `count` likewise
+  kAskWhy = 7,        // why is `id` of the receiver pending; index 0: who waits there? `count` numbers the question
+  kWhy = 8,           // the answer; `bytes` is an ObjectFact or a ProcessFact (wait_facts.h)
 };
 
 struct PeerMessage {

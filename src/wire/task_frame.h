@@ -17,6 +17,7 @@ enum class FrameType : uint8_t {
   kDefine = 1,  // a task template, before its first task on this channel
   kTask = 2,    // revocable
   kReply = 3,
+  kLease = 4,  // the resources behind the tasks that follow, at the beginning of a lease
 };
 
 // Values up to this size travel inside frames; larger ones go to the store.

@@ -11,7 +11,7 @@ namespace {
 template <class V>
 void Fields(V& v, ObjectFact& f) {
   v(f.id, f.state, f.pid, f.task, f.stamp, f.name, f.objects, f.more_objects, f.shape, f.worker, f.is_call, f.group,
-    f.ahead, f.front);
+    f.is_actor, f.ahead, f.front);
 }
 template <class V>
 void Fields(V& v, WaitFact& f) {

@@ -21,8 +21,9 @@ enum class ObjectState : uint8_t {
   kArguments = 2,  // its task waits for `objects`
   kReady = 3,      // its task waits for a worker with `shape`
   kPushed = 4,     // its task was given to `worker`
-  kBehind = 5,     // its task is an actor call that waits behind an earlier one of this caller, which makes objects[0]
-  kActor = 6,      // its task is an actor call, and the actor has no worker now; `shape` is what the actor waits for
+  kBehind = 5,     // its task is an actor call that must wait until `front`, an earlier one, has got `objects`
+  kForActor = 6,   // its task is an actor call, and objects[0], the actor, is not there
+  kPlacing = 7,    // it is an actor's handle, and the actor waits for a worker with `shape`
 };
 
 struct ObjectFact {
@@ -37,9 +38,10 @@ struct ObjectFact {
   ResourceAmounts shape;
   ProcessId worker;
   uint8_t is_call = 0;  // to an actor: it stays in the worker's queue while the actor is busy
+  uint8_t is_actor = 0; // it is an actor's handle, and `name` the class
   std::string group;    // kPushed, is_call: the concurrency group
   uint32_t ahead = 0;   // kPushed: tasks of this owner that the worker was given before and that have not ended
-  std::string front;    // kPushed: the name of the first of those
+  std::string front;    // kPushed: the name of the first of those; kBehind: of the call that it waits behind
 };
 
 // A thread that waits in get or wait.
@@ -57,7 +59,8 @@ struct WaitFact {
   std::vector<ObjectId> objects;  // without a value when this was written
 };
 
-// How many tasks a process runs at once; a plain worker has one slot, in the group "".
+// How many tasks or calls a process runs at once. A plain worker has one slot, for whatever group.
+inline const std::string kAllGroups = "*";
 struct SlotFact {
   std::string group;
   uint32_t slots = 0;
@@ -76,7 +79,7 @@ struct HolderFact {
   ProcessId worker;
   int32_t pid = 0;
   ResourceAmounts kept;  // also while its task waits: CPUs are lent
-  std::string actor;     // its class, if it is one
+  std::string actor;     // "actor Counter", if it is one
 };
 
 struct ShapeFact {

@@ -42,7 +42,7 @@ def test_defaults():
         ({"num_returns": 2.0}, TypeError, ["num_returns", "2.0"]),
         ({"num_returns": 10**9}, ValueError, ["num_returns"]),
         ({"num_returns": "streaming"}, NotImplementedError, ["num_returns", "not yet"]),
-        ({"max_retries": -1}, ValueError, ["max_retries", "-1"]),
+        ({"max_retries": -2}, ValueError, ["max_retries", "-2"]),
         ({"max_retries": "3"}, TypeError, ["max_retries"]),
         ({"retry_exceptions": 1}, TypeError, ["retry_exceptions"]),
         ({"retry_exceptions": [ValueError, "KeyError"]}, TypeError, ["retry_exceptions", "KeyError"]),
@@ -51,6 +51,10 @@ def test_defaults():
         ({"num_cpu": 1}, TypeError, ["num_cpu", "did you mean 'num_cpus'"]),
         ({"nonsense": 1}, TypeError, ["nonsense", "max_retries"]),
         ({"max_calls": 1}, NotImplementedError, ["max_calls", "not yet"]),
+        ({"runtime_env": {"pip": []}}, NotImplementedError, ["runtime_env", "not yet"]),
+        ({"label_selector": {"a": "b"}}, NotImplementedError, ["label_selector", "not yet"]),
+        ({"scheduling_strategy": "PACK"}, ValueError, ["scheduling_strategy", "PACK"]),
+        ({"scheduling_strategy": object()}, NotImplementedError, ["scheduling_strategy", "not yet"]),
         ({"max_restarts": 1}, TypeError, ["max_restarts", "actors"]),
     ],
 )
@@ -61,7 +65,7 @@ def test_wrong_options_are_refused_by_name(given, error, words):
         for word in words:
             assert word in str(caught.value)
 
-    refused(lambda: weft.remote(**given))
+    refused(lambda: weft.remote(**given)(lambda: None))
     refused(lambda: weft.remote(lambda: None, **given))
     refused(lambda: weft.remote(lambda: None).options(**given))
 
@@ -77,6 +81,9 @@ def test_good_options():
     assert pickle.loads(options.retry_payload) == (ValueError,)
     assert TaskOptions(retry_exceptions=True).retry_payload == b"*"
     assert TaskOptions(retry_exceptions=[]).retry_payload == b""
+    assert TaskOptions(max_retries=-1).max_retries == -1
+    assert TaskOptions(scheduling_strategy="SPREAD").scheduling_strategy == "SPREAD"
+    assert TaskOptions(runtime_env={}, label_selector=None, max_calls=0).given == {}
 
 
 def test_options_are_immutable_and_merge():
@@ -133,7 +140,9 @@ def generator():
         ("f", TypeError, ["function", "str"]),
         (3, TypeError, ["int"]),
         (None, TypeError, ["NoneType"]),
-        (Class, NotImplementedError, ["Class", "actors"]),
+        (weft.remote(Class), TypeError, ["Class", "actor class already"]),
+        (dict, TypeError, ["dict", "inherit"]),
+        (KeyError, TypeError, ["KeyError", "exception"]),
         (coroutine, TypeError, ["coroutine", "async def"]),
         (generator, NotImplementedError, ["generator"]),
         (functools.partial(coroutine), TypeError, ["async def"]),
@@ -149,7 +158,7 @@ def test_what_cannot_become_remote(wrong, error, words):
 
 
 def test_two_positional_arguments_are_refused():
-    with pytest.raises(TypeError, match="one function"):
+    with pytest.raises(TypeError, match="one function or class"):
         weft.remote(lambda: 1, lambda: 2)
 
 

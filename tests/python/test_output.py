@@ -209,3 +209,31 @@ def test_broken_streams_do_no_harm(monkeypatch):
     monkeypatch.setattr(sys, "stdout", narrow)
     printer.print(1, False, "ü\n")
     assert narrow.buffer.getvalue() == b"(worker pid=1) \\xfc\n"
+
+
+def test_a_million_lines_of_an_actor_do_not_hold_up_the_driver():
+    """All of it arrives in bounded time, and calls are answered meanwhile."""
+    driver = run_driver(
+        """
+        import sys, time, weft
+        weft.init(num_cpus=2)
+        @weft.remote
+        class Talker:
+            def talk(self, n):
+                for i in range(n // 1000):
+                    sys.stdout.write("".join(f"{j}\\n" for j in range(i * 1000, (i + 1) * 1000)))
+            def ping(self): return "pong"
+        talker, other = Talker.remote(), Talker.remote()
+        weft.get(other.ping.remote())
+        ref = talker.talk.remote(1_000_000)
+        started = time.monotonic()
+        assert weft.get(other.ping.remote(), timeout=20) == "pong"
+        assert time.monotonic() - started < 20
+        weft.get(ref, timeout=60)
+        assert weft.get(talker.ping.remote(), timeout=20) == "pong"
+        """,
+        seconds=100,
+    )
+    printed = lines(driver.stdout)
+    assert len(printed) == 1_000_000
+    assert printed == [str(i) for i in range(1_000_000)]

@@ -120,7 +120,10 @@ def test_get_in_another_thread_ends_with_the_session(no_session):
         ({"num_cpu": 2}, TypeError, ["num_cpu", "did you mean 'num_cpus'"]),
         ({"zzz": 2}, TypeError, ["zzz", "num_cpus"]),
         ({"runtime_env": {"env_vars": {}}}, NotImplementedError, ["runtime_env"]),
-        ({"local_mode": True}, NotImplementedError, ["local_mode"]),
+        ({"local_mode": 1}, TypeError, ["local_mode"]),
+        ({"namespace": 5}, TypeError, ["namespace", "5"]),
+        ({"namespace": ""}, ValueError, ["namespace"]),
+        ({"labels": {"a": "b"}}, NotImplementedError, ["labels"]),
     ],
 )
 def test_wrong_arguments(no_session, arguments, error, words):

@@ -315,6 +315,213 @@ def test_nested_work_under_load_never_raises(no_session):
     assert rounds > 0
 
 
+# ---- actors ---------------------------------------------------------------------------------------------------------
+
+
+@weft.remote
+class Peer:
+    """Calls others, and itself, and waits."""
+
+    def __init__(self):
+        self.others = []
+
+    def meet(self, *others):
+        self.others = list(others)
+
+    def one(self):
+        return 1
+
+    def ask(self, *way):
+        """The next on the way is asked; the last one says 1."""
+        if not way:
+            return 1
+        return weft.get(self.others[way[0]].ask.remote(*way[1:]))
+
+    def ask_when(self, path, *way):
+        open(path + f".begun{os.getpid()}", "w").close()
+        hold(path)
+        return self.ask(*way)
+
+    def ask_with_timeout(self, seconds, other):
+        try:
+            return weft.get(other.one.remote(), timeout=seconds)
+        except weft.GetTimeoutError:
+            return "gave up"
+
+
+def test_an_actor_waits_for_itself(session):
+    peer = Peer.remote()
+    weft.get(peer.meet.remote(peer))
+    expect_deadlock(peer.ask.remote(0), "Peer.ask", "queued behind")
+    assert weft.get(peer.one.remote()) == 1  # it goes on
+
+
+def test_two_actors_wait_for_each_other(session, gate, tmp_path):
+    a, b = Peer.remote(), Peer.remote()
+    weft.get([a.meet.remote(b), b.meet.remote(a)])
+    # Both are inside a call before either calls the other.
+    refs = [a.ask_when.remote(gate.path, 0), b.ask_when.remote(gate.path, 0)]
+    wait_until(lambda: len(list(tmp_path.glob("gate.begun*"))) == 2, 30, "both run")
+    gate.open()
+    expect_deadlock(refs, "Peer.ask", "queued behind")
+    assert weft.get([a.one.remote(), b.one.remote()]) == [1, 1]
+
+
+def test_three_actors_in_a_circle(session):
+    peers = [Peer.remote() for _ in range(3)]
+    weft.get([peer.meet.remote(*peers) for peer in peers])
+    # 0 asks 1, which asks 2, which asks 0.
+    text = expect_deadlock(peers[0].ask.remote(1, 2, 0), "queued behind")
+    assert text.count("Peer.ask") >= 3
+
+
+def test_an_actor_and_a_task_wait_for_each_other(session):
+    @weft.remote
+    def call(handles):
+        return weft.get(handles[0].one.remote())
+
+    @weft.remote
+    class Caller:
+        def one(self):
+            return 1
+
+        def run(self, handles):
+            return weft.get(call.remote(handles))
+
+    caller = Caller.remote()
+    expect_deadlock(caller.run.remote([caller]), "'call'", "Caller.one", "queued behind")
+
+
+def test_a_constructor_that_calls_its_own_actor(session):
+    @weft.remote
+    class Impatient:
+        def __init__(self, name):
+            self.value = weft.get(weft.get_actor(name).one.remote())
+
+        def one(self):
+            return 1
+
+    impatient = Impatient.options(name="impatient").remote("impatient")
+    began = time.monotonic()
+    with pytest.raises(weft.WeftError) as caught:
+        weft.get(impatient.one.remote())
+    assert time.monotonic() - began < 20
+    assert "can never end" in str(caught.value) or "DeadlockError" in repr(caught.value.__cause__)
+
+
+def test_a_call_behind_one_whose_argument_never_comes(session):
+    peer = Peer.remote()
+    weft.get(peer.meet.remote(peer))
+
+    @weft.remote
+    class Second:
+        def take(self, value):
+            return value
+
+        def one(self):
+            return 1
+
+        def run(self, peers):
+            me = peers[0]
+            me.take.remote(me.one.remote())  # waits for a call to itself, which is queued behind this one
+            return weft.get(me.one.remote())
+
+    second = Second.remote()
+    expect_deadlock(second.run.remote([second]), "Second.one")
+
+
+def test_an_actor_that_needs_what_its_creator_holds(no_session):
+    weft.init(num_cpus=2, resources={"press": 1})
+
+    @weft.remote(resources={"press": 1})
+    class Printer:
+        def one(self):
+            return 1
+
+    @weft.remote(resources={"press": 1})
+    def parent():
+        printer = Printer.remote()
+        return weft.get(printer.one.remote())
+
+    expect_deadlock(parent.remote(), "actor Printer", "1 press", "'parent'")
+
+
+def test_threaded_actors_have_free_slots(session):
+    threaded = Peer.options(max_concurrency=2)
+    a, b = threaded.remote(), threaded.remote()
+    weft.get([a.meet.remote(b), b.meet.remote(a)])
+    assert weft.get([a.ask.remote(0, 0), b.ask.remote(0, 0)]) == [1, 1]
+
+
+def test_threaded_actors_without_free_slots(session):
+    peer = Peer.options(max_concurrency=2).remote()
+    weft.get(peer.meet.remote(peer))
+    assert weft.get(peer.ask.remote(0)) == 1  # the second slot takes it
+    expect_deadlock(peer.ask.remote(0, 0), "Peer.ask")  # the third call finds none
+
+
+def test_asyncio_actors_that_await_each_other(session):
+    @weft.remote
+    class Async:
+        async def meet(self, other):
+            self.other = other
+
+        async def one(self):
+            import asyncio
+
+            await asyncio.sleep(1.2)
+            return 1
+
+        async def ask(self):
+            return await self.other.one.remote()
+
+    a, b = Async.remote(), Async.remote()
+    weft.get([a.meet.remote(b), b.meet.remote(a)])
+    assert weft.get([a.ask.remote(), b.ask.remote()]) == [1, 1]
+
+
+def test_an_actor_with_a_timeout_in_the_circle(session):
+    peer = Peer.remote()
+    assert weft.get(peer.ask_with_timeout.remote(1.5, peer)) == "gave up"
+
+
+def test_a_busy_actor_is_not_a_deadlock(session, gate):
+    @weft.remote
+    class Slow:
+        def slow(self):
+            hold(gate.path)
+            return 1
+
+        def one(self):
+            return 2
+
+    slow = Slow.remote()
+    refs = [slow.slow.remote(), slow.one.remote()]
+    wait_until(lambda: "turn" in weft.explain(refs[1]) or "queued" in weft.explain(refs[1]), what="it is queued")
+    threading.Timer(1.5, gate.open).start()
+    assert weft.get(refs) == [1, 2]
+
+
+def test_a_resource_that_an_idle_actor_holds_may_come_free(no_session):
+    weft.init(num_cpus=2, resources={"press": 1})
+
+    @weft.remote(resources={"press": 1})
+    class Printer:
+        def one(self):
+            return 1
+
+    @weft.remote(resources={"press": 1})
+    def printing():
+        return 2
+
+    handles = [Printer.remote()]
+    assert weft.get(handles[0].one.remote()) == 1
+    waiting = printing.remote()
+    threading.Timer(1.5, handles.clear).start()
+    wait_until(lambda: "actor Printer" in weft.explain(waiting), what="it says who holds the press")
+    assert weft.get(waiting) == 2
+
+
 # ---- explain --------------------------------------------------------------------------------------------------------
 
 

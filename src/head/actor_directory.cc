@@ -1,0 +1,504 @@
+#include "head/actor_directory.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace weft::core {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr size_t kMaxNameBytes = 1 << 10;
+constexpr size_t kMaxMetadataBytes = 1 << 20;
+// An actor that crashes at once must not take the machine: its restarts are paused longer and longer. One that has
+// lived so long begins anew.
+constexpr int64_t kPauseStepNs = 100 * kMs;
+constexpr int64_t kLongestPauseNs = 5'000 * kMs;
+constexpr int64_t kProvenNs = 10'000 * kMs;
+// What fits into one message beside everything else (kMaxMessageBytes).
+constexpr size_t kMaxListBytes = 3 << 20;
+// A constructor's exception is remembered for late watchers if it is not larger.
+constexpr size_t kMaxRememberedError = 64 << 10;
+
+std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
+
+}  // namespace
+
+std::string ActorDirectory::Called(const Actor& actor, int32_t pid) {
+  std::string text = "actor " + (actor.class_name.empty() ? std::string("without a class") : actor.class_name);
+  if (!actor.name.empty()) text += " " + Quoted(actor.name);
+  if (pid != 0) text += " (pid " + std::to_string(pid) + ")";
+  return text;
+}
+
+ActorState ActorDirectory::StateOf(ObjectId actor) const {
+  auto found = actors_.find(actor);
+  return found == actors_.end() ? ActorState::kDead : found->second.state;
+}
+
+std::string ActorDirectory::NameOf(ProcessId worker) const {
+  auto found = workers_.find(worker);
+  return found == workers_.end() ? "worker" : Called(actors_.at(found->second));
+}
+
+// ---- creation ---------------------------------------------------------------------------------------------------
+
+void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryAction>& out) {
+  const auto& message = event.message;
+  ObjectId id = message.actor;
+  if (id.owner != event.from) {
+    out.emplace_back(RefuseSender{event.from, "created an actor that would be another process's"});
+    return;
+  }
+  if (actors_.contains(id) || dead_.contains(id) || message.max_restarts < -1) {
+    out.emplace_back(RefuseSender{event.from, "created an actor that cannot be"});
+    return;
+  }
+  for (const auto* text : {&message.name, &message.name_space, &message.class_name}) {
+    if (text->size() <= kMaxNameBytes) continue;
+    return RefuseCreation(event, "its name, namespace or class name is longer than 1,024 bytes; use a shorter one",
+                          out);
+  }
+  if (message.metadata.size() > kMaxMetadataBytes) {
+    return RefuseCreation(event, "its description is larger than 1 MB: its class has too many or too large parts", out);
+  }
+  if (actors_.size() >= limits_.actors || metadata_bytes_ + message.metadata.size() > limits_.metadata_bytes) {
+    return RefuseCreation(event,
+                          "this session has " + std::to_string(actors_.size()) +
+                              " actors already, and no room for more; end some of them",
+                          out);
+  }
+  Name name{message.name_space, message.name};
+  if (auto taken = message.name.empty() ? names_.end() : names_.find(name); taken != names_.end()) {
+    const Actor& other = actors_.at(taken->second);
+    if (message.get_if_exists == 0) {
+      return RefuseCreation(event,
+                            "the name " + Quoted(message.name) + " is taken in namespace " +
+                                Quoted(message.name_space) + " by a living " + Called(other) +
+                                "; use another name, or get_if_exists=True",
+                            out);
+    }
+    ActorAnswer answer{message.request, taken->second, other.metadata, ""};
+    Remember(id, "it was never created: an actor with its name existed", "");
+    if (message.request != 0) out.emplace_back(AnswerCreator{event.from, std::move(answer)});
+    return;
+  }
+
+  auto& actor = actors_[id];
+  actor.detached = message.detached != 0;
+  actor.restarts_left = message.max_restarts;
+  actor.depth = message.depth;
+  actor.to_place = message.to_place;
+  actor.to_hold = message.to_hold;
+  actor.name = message.name;
+  actor.name_space = message.name_space;
+  actor.class_name = message.class_name;
+  actor.metadata = message.metadata;
+  metadata_bytes_ += actor.metadata.size();
+  if (!message.name.empty()) {
+    names_[name] = id;
+    actor.has_name = true;
+  }
+  actor.watchers.insert(event.from);
+  watching_[event.from].insert(id);
+  if (message.request != 0) {
+    out.emplace_back(AnswerCreator{event.from, ActorAnswer{message.request, id, actor.metadata, ""}});
+  }
+  out.emplace_back(WantActor{id, actor.to_place, actor.to_hold, actor.depth});
+
+  if (auto early = early_.find(id); early != early_.end()) {
+    Early before = std::move(early->second);
+    early_.erase(early);
+    auto& entry = *actors_.find(id);
+    for (ProcessId watcher : before.watchers) {
+      entry.second.watchers.insert(watcher);
+      watching_[watcher].insert(id);
+      if (watcher != event.from) Tell(entry, watcher, out);
+    }
+    if (before.killed) Handle(ActorKilled{event.from, id, before.no_restart}, out);
+  }
+}
+
+void ActorDirectory::RefuseCreation(const ActorCreated& event, const std::string& why,
+                                    std::vector<DirectoryAction>& out) {
+  const auto& message = event.message;
+  std::string whole = "an actor of class " + message.class_name.substr(0, kMaxNameBytes) + " cannot be created: " + why;
+  if (message.request != 0) {
+    out.emplace_back(AnswerCreator{event.from, ActorAnswer{message.request, message.actor, "", whole}});
+  }
+  std::set<ProcessId> watchers{event.from};
+  if (auto early = early_.find(message.actor); early != early_.end()) {
+    watchers.insert(early->second.watchers.begin(), early->second.watchers.end());
+    StopWatching(message.actor, early->second.watchers);
+    early_.erase(early);
+  }
+  for (ProcessId watcher : watchers) {
+    ActorChanged change{message.actor, static_cast<uint8_t>(ActorState::kDead)};
+    change.why = whole;
+    out.emplace_back(TellWatcher{watcher, std::move(change), false});
+  }
+  Remember(message.actor, std::move(whole), "");
+}
+
+void ActorDirectory::Handle(const ActorPlaced& event, std::vector<DirectoryAction>& out) {
+  auto found = actors_.find(event.actor);
+  // It died while the worker was being given out, which has run nothing for it. It may own what others need.
+  if (found == actors_.end() || found->second.worker || found->second.ending != Ending::kNo) {
+    out.emplace_back(LetWorkerLeave{event.worker});
+    return;
+  }
+  auto& actor = found->second;
+  actor.state = ActorState::kStarting;
+  actor.worker = event.worker;
+  actor.gpus = event.gpus;
+  ++actor.incarnation;
+  workers_[event.worker] = event.actor;
+  TellAll(*found, "", out);
+}
+
+void ActorDirectory::Handle(const ActorRefused& event, std::vector<DirectoryAction>& out) {
+  auto found = actors_.find(event.actor);
+  if (found == actors_.end() || found->second.worker) return;
+  Die(event.actor, Called(found->second) + " cannot be placed: " + event.why, "", out);
+}
+
+ActorDirectory::Entry* ActorDirectory::OfWorker(ProcessId from, ObjectId id, std::vector<DirectoryAction>& out) {
+  auto found = actors_.find(id);
+  if (found != actors_.end() && found->second.worker == from) return &*found;
+  // A worker that was let go may still have said something.
+  if (found == actors_.end() && dead_.contains(id)) return nullptr;
+  out.emplace_back(RefuseSender{from, "spoke for an actor that it does not run"});
+  return nullptr;
+}
+
+void ActorDirectory::Handle(const ActorConstructedReported& event, std::vector<DirectoryAction>& out) {
+  auto* entry = OfWorker(event.from, event.actor, out);
+  if (entry == nullptr || entry->second.state != ActorState::kStarting) return;
+  auto& actor = entry->second;
+  if (event.ok) {
+    actor.state = ActorState::kAlive;
+    actor.alive_since_ns = event.now_ns;
+    out.emplace_back(SettleActor{event.actor});
+    TellAll(*entry, "", out);
+    return;
+  }
+  // Running it again would fail again. The worker may own what its exception refers to.
+  out.emplace_back(LetWorkerLeave{actor.worker});
+  Die(event.actor, "the constructor of " + Called(actor) + " raised an exception", event.error, out);
+}
+
+// ---- questions --------------------------------------------------------------------------------------------------
+
+void ActorDirectory::Handle(const ActorLookedUp& event, std::vector<DirectoryAction>& out) {
+  const auto& message = event.message;
+  ActorAnswer answer;
+  answer.request = message.request;
+  if (auto found = names_.find({message.name_space, message.name}); found != names_.end()) {
+    answer.actor = found->second;
+    answer.metadata = actors_.at(found->second).metadata;
+  } else {
+    answer.error = "there is no living actor named " + Quoted(message.name.substr(0, kMaxNameBytes)) +
+                   " in namespace " + Quoted(message.name_space.substr(0, kMaxNameBytes)) +
+                   "; it was never created, or it has ended";
+  }
+  out.emplace_back(AnswerCreator{event.from, std::move(answer)});
+}
+
+void ActorDirectory::Handle(const ActorsListed& event, std::vector<DirectoryAction>& out) {
+  ActorList list;
+  list.request = event.message.request;
+  bool all = event.message.all != 0;
+  size_t bytes = 0;
+  for (auto entry = all ? names_.begin() : names_.lower_bound({event.message.name_space, ""}); entry != names_.end();
+       ++entry) {
+    const Name& name = entry->first;
+    if (!all && name.first != event.message.name_space) break;
+    bytes += name.first.size() + name.second.size() + 8;
+    if (bytes > kMaxListBytes) break;
+    list.actors.push_back(name);
+  }
+  out.emplace_back(AnswerList{event.from, std::move(list)});
+}
+
+bool ActorDirectory::MayStillCome(ObjectId id, bool owner_lives) const {
+  // The creator's message and another's question come through different sockets, so the question may be first. What
+  // was dead and is forgotten does not come again.
+  if (!owner_lives || (early_.size() >= limits_.early && !early_.contains(id))) return false;
+  auto forgotten = forgotten_.find(id.owner);
+  return forgotten == forgotten_.end() || id.index > forgotten->second;
+}
+
+void ActorDirectory::Handle(const ActorWatched& event, std::vector<DirectoryAction>& out) {
+  if (auto found = actors_.find(event.actor); found != actors_.end()) {
+    found->second.watchers.insert(event.from);
+    watching_[event.from].insert(event.actor);
+    return Tell(*found, event.from, out);
+  }
+  auto dead = dead_.find(event.actor);
+  if (dead == dead_.end() && MayStillCome(event.actor, event.owner_lives)) {
+    early_[event.actor].watchers.insert(event.from);
+    watching_[event.from].insert(event.actor);
+    return;
+  }
+  ActorChanged change{event.actor, static_cast<uint8_t>(ActorState::kDead)};
+  change.why =
+      dead == dead_.end() ? "no such actor: it died long ago, or its creator did, or it never was" : dead->second.why;
+  if (dead != dead_.end()) change.error = dead->second.error;
+  out.emplace_back(TellWatcher{event.from, std::move(change), false});
+}
+
+void ActorDirectory::Tell(const Entry& entry, ProcessId watcher, std::vector<DirectoryAction>& out) const {
+  const auto& [id, actor] = entry;
+  ActorChanged change{id, static_cast<uint8_t>(actor.state), actor.incarnation, actor.worker};
+  if (watcher == id.owner) change.gpus = actor.gpus;
+  out.emplace_back(TellWatcher{watcher, std::move(change), static_cast<bool>(actor.worker)});
+}
+
+void ActorDirectory::TellAll(const Entry& entry, const std::string& why, std::vector<DirectoryAction>& out) const {
+  for (ProcessId watcher : entry.second.watchers) {
+    Tell(entry, watcher, out);
+    std::get<TellWatcher>(out.back()).change.why = why;
+  }
+}
+
+// ---- ends -------------------------------------------------------------------------------------------------------
+
+void ActorDirectory::GiveNameUp(Actor& actor) {
+  if (!actor.has_name) return;
+  actor.has_name = false;
+  names_.erase({actor.name_space, actor.name});
+}
+
+void ActorDirectory::StopWatching(ObjectId id, const std::set<ProcessId>& watchers) {
+  for (ProcessId watcher : watchers) {
+    auto found = watching_.find(watcher);
+    if (found == watching_.end()) continue;
+    found->second.erase(id);
+    if (found->second.empty()) watching_.erase(found);
+  }
+}
+
+void ActorDirectory::Remember(ObjectId id, std::string why, std::string error) {
+  if (error.size() > kMaxRememberedError) error.clear();
+  dead_bytes_ += why.size() + error.size();
+  dead_[id] = DeadActor{std::move(why), std::move(error)};
+  dead_in_order_.push_back(id);
+  while (dead_.size() > limits_.remembered_dead || dead_bytes_ > limits_.remembered_bytes) {
+    ObjectId oldest = dead_in_order_.front();
+    dead_in_order_.pop_front();
+    auto found = dead_.find(oldest);
+    dead_bytes_ -= found->second.why.size() + found->second.error.size();
+    dead_.erase(found);
+    auto& highest = forgotten_[oldest.owner];
+    highest = std::max(highest, oldest.index);
+  }
+}
+
+void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string& error,
+                         std::vector<DirectoryAction>& out) {
+  auto found = actors_.find(id);
+  auto& actor = found->second;
+  GiveNameUp(actor);
+  if (actor.due_ns != 0) due_.erase({actor.due_ns, id});
+  if (!actor.worker && actor.due_ns == 0) out.emplace_back(UnwantActor{id});
+  if (actor.worker) workers_.erase(actor.worker);
+  for (ProcessId watcher : actor.watchers) {
+    ActorChanged change{id, static_cast<uint8_t>(ActorState::kDead), actor.incarnation};
+    change.why = why;
+    change.error = error;
+    out.emplace_back(TellWatcher{watcher, std::move(change), false});
+  }
+  StopWatching(id, actor.watchers);
+  metadata_bytes_ -= actor.metadata.size();
+  actors_.erase(found);
+  Remember(id, why, error);
+}
+
+void ActorDirectory::BeginEnding(Entry& entry, Ending ending, const std::string& why,
+                                 std::vector<DirectoryAction>& out) {
+  auto& actor = entry.second;
+  if (!actor.worker) return Die(entry.first, Called(actor) + " " + why, "", out);
+  GiveNameUp(actor);
+  // Of several reasons the first is told, but a kill also ends one that was only let go.
+  if (actor.ending == Ending::kNo) actor.why_ending = why;
+  actor.ending = ending;
+}
+
+void ActorDirectory::Handle(const ActorReleased& event, std::vector<DirectoryAction>& out) {
+  if (event.actor.owner != event.from) {
+    out.emplace_back(RefuseSender{event.from, "released an actor that it did not create"});
+    return;
+  }
+  auto found = actors_.find(event.actor);
+  if (found == actors_.end() || found->second.detached || found->second.ending != Ending::kNo) return;
+  ProcessId worker = found->second.worker;
+  BeginEnding(*found, Ending::kReleased, "ended because no handle to it was left", out);
+  if (worker) out.emplace_back(LetWorkerLeave{worker});
+}
+
+void ActorDirectory::Handle(const ActorKilled& event, std::vector<DirectoryAction>& out) {
+  auto found = actors_.find(event.actor);
+  if (found == actors_.end()) {
+    if (dead_.contains(event.actor) || !MayStillCome(event.actor, event.owner_lives)) return;
+    auto& early = early_[event.actor];
+    early.killed = true;
+    early.no_restart = early.no_restart || event.no_restart;
+    return;
+  }
+  auto& actor = found->second;
+  ProcessId worker = actor.worker;
+  const std::string why = "was killed on request";
+  if (!event.no_restart) {
+    // Without a worker the restart that it allows is what is awaited already.
+    if (!worker && (actor.restarts_left != 0 || actor.state == ActorState::kRestarting)) return;
+    if (worker) {
+      if (actor.ending == Ending::kNo) actor.kill_asked = true;
+      out.emplace_back(KillActorWorker{worker, "it was killed on request"});
+      return;
+    }
+  }
+  BeginEnding(*found, Ending::kKilled, why, out);
+  if (worker) out.emplace_back(KillActorWorker{worker, "it was killed on request"});
+}
+
+void ActorDirectory::Handle(const ActorExitingReported& event, std::vector<DirectoryAction>& out) {
+  auto* entry = OfWorker(event.from, event.actor, out);
+  if (entry == nullptr) return;
+  BeginEnding(*entry, Ending::kExiting, "ended itself (exit_actor)", out);
+}
+
+void ActorDirectory::WorkerEnded(ObjectId id, const ProcessEnded& event, std::vector<DirectoryAction>& out) {
+  auto& entry = *actors_.find(id);
+  auto& actor = entry.second;
+  std::string called = Called(actor, event.pid);
+  if (actor.ending != Ending::kNo) return Die(id, called + " " + actor.why_ending, "", out);
+
+  std::string why = called + (event.how.starts_with("killed") ? " was " : " ") + event.how;
+  if (std::exchange(actor.kill_asked, false)) why = called + " was killed on request";
+  if (!actor.creator_lives || actor.restarts_left == 0) {
+    if (actor.restarts > 0 || (!actor.creator_lives && actor.restarts_left != 0)) {
+      why += actor.creator_lives ? "; it was restarted " + std::to_string(actor.restarts) +
+                                       (actor.restarts == 1 ? " time" : " times") + ", as often as max_restarts allows"
+                                 : "; it cannot be restarted because its creator has ended";
+    }
+    return Die(id, why, "", out);
+  }
+  bool was_quick = actor.state != ActorState::kAlive || event.now_ns - actor.alive_since_ns < kProvenNs;
+  actor.quick_deaths = was_quick ? actor.quick_deaths + 1 : 0;
+  int64_t pause = actor.quick_deaths == 0
+                      ? 0
+                      : std::min(kLongestPauseNs, kPauseStepNs * static_cast<int64_t>(actor.quick_deaths - 1));
+  if (actor.restarts_left > 0) --actor.restarts_left;
+  ++actor.restarts;
+  actor.state = ActorState::kRestarting;
+  workers_.erase(actor.worker);
+  actor.worker = ProcessId{};
+  actor.gpus.clear();
+  TellAll(entry, why, out);
+  if (pause == 0) {
+    out.emplace_back(WantActor{id, actor.to_place, actor.to_hold, actor.depth});
+  } else {
+    actor.due_ns = event.now_ns + pause;
+    due_.emplace(actor.due_ns, id);
+  }
+}
+
+void ActorDirectory::Handle(const ProcessEnded& event, std::vector<DirectoryAction>& out) {
+  // The dead are told nothing.
+  if (auto watched = watching_.find(event.process); watched != watching_.end()) {
+    for (ObjectId id : watched->second) {
+      if (auto found = actors_.find(id); found != actors_.end()) found->second.watchers.erase(event.process);
+      if (auto early = early_.find(id); early != early_.end()) {
+        early->second.watchers.erase(event.process);
+        if (early->second.watchers.empty() && !early->second.killed) early_.erase(early);
+      }
+    }
+    watching_.erase(watched);
+  }
+  if (auto worker = workers_.find(event.process); worker != workers_.end()) {
+    ObjectId id = worker->second;
+    WorkerEnded(id, event, out);
+  }
+
+  std::string why = "was ended because its creator, process " + ToString(event.process);
+  if (event.pid != 0) why += " (pid " + std::to_string(event.pid) + ")";
+  why += event.how.starts_with("killed") ? ", was " : ", ";
+  why += event.how;
+  std::vector<ObjectId> created;
+  for (auto entry = actors_.lower_bound(ObjectId{event.process, 0});
+       entry != actors_.end() && entry->first.owner == event.process; ++entry) {
+    created.push_back(entry->first);
+  }
+  for (ObjectId id : created) {
+    auto& entry = *actors_.find(id);
+    auto& actor = entry.second;
+    actor.creator_lives = false;
+    // A detached one lives on, unless its constructor may still have to come from its creator.
+    if (actor.detached && actor.state == ActorState::kAlive) continue;
+    ProcessId worker = actor.worker;
+    bool already = actor.ending != Ending::kNo;
+    BeginEnding(entry, Ending::kCreatorEnded, why, out);
+    if (worker && !already) out.emplace_back(KillActorWorker{worker, "its creator has ended"});
+  }
+  for (auto early = early_.lower_bound(ObjectId{event.process, 0});
+       early != early_.end() && early->first.owner == event.process;) {
+    for (ProcessId watcher : early->second.watchers) {
+      ActorChanged change{early->first, static_cast<uint8_t>(ActorState::kDead)};
+      change.why = "no such actor: its creator ended before it was created";
+      out.emplace_back(TellWatcher{watcher, std::move(change), false});
+    }
+    StopWatching(early->first, early->second.watchers);
+    early = early_.erase(early);
+  }
+  forgotten_.erase(event.process);
+}
+
+void ActorDirectory::Handle(const DirectoryTicked& event, std::vector<DirectoryAction>& out) {
+  while (!due_.empty() && due_.begin()->first <= event.now_ns) {
+    ObjectId id = due_.begin()->second;
+    due_.erase(due_.begin());
+    auto& actor = actors_.at(id);
+    actor.due_ns = 0;
+    out.emplace_back(WantActor{id, actor.to_place, actor.to_hold, actor.depth});
+  }
+}
+
+void ActorDirectory::CheckInvariants() const {
+  size_t bytes = 0, names = 0, workers = 0, due = 0;
+  std::map<ProcessId, std::set<ObjectId>> watching;
+  for (const auto& [id, actor] : actors_) {
+    bytes += actor.metadata.size();
+    WEFT_CHECK(!dead_.contains(id) && !early_.contains(id), "an actor is in one place");
+    bool has_worker = actor.state == ActorState::kStarting || actor.state == ActorState::kAlive;
+    WEFT_CHECK(has_worker == static_cast<bool>(actor.worker), "an actor has a worker in these states only");
+    WEFT_CHECK(actor.ending == Ending::kNo || has_worker, "without a worker an actor ends at once");
+    if (has_worker) {
+      auto found = workers_.find(actor.worker);
+      WEFT_CHECK(found != workers_.end() && found->second == id, "a worker has one actor");
+      ++workers;
+    }
+    if (actor.has_name) {
+      auto found = names_.find({actor.name_space, actor.name});
+      WEFT_CHECK(found != names_.end() && found->second == id, "a name has one actor");
+      WEFT_CHECK(actor.ending == Ending::kNo, "an intended end frees the name");
+      ++names;
+    }
+    if (actor.due_ns != 0) {
+      WEFT_CHECK(actor.state == ActorState::kRestarting && due_.contains({actor.due_ns, id}), "a restart is due once");
+      ++due;
+    }
+    WEFT_CHECK(actor.creator_lives || actor.detached || actor.ending != Ending::kNo, "an actor ends with its creator");
+    WEFT_CHECK(actor.creator_lives || has_worker, "only its creator can start an actor");
+    for (ProcessId watcher : actor.watchers) watching[watcher].insert(id);
+  }
+  for (const auto& [id, early] : early_) {
+    WEFT_CHECK(!early.watchers.empty() || early.killed, "nothing is kept for nobody");
+    for (ProcessId watcher : early.watchers) watching[watcher].insert(id);
+  }
+  WEFT_CHECK(bytes == metadata_bytes_ && names == names_.size() && workers == workers_.size() && due == due_.size(),
+             "names, workers and restarts are counted");
+  WEFT_CHECK(watching == watching_, "watchers are known from both sides");
+  WEFT_CHECK(dead_.size() == dead_in_order_.size() && dead_.size() <= limits_.remembered_dead, "the dead are bounded");
+}
+
+}  // namespace weft::core

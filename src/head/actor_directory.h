@@ -1,0 +1,238 @@
+// Knows every actor of a session: its state, its worker, its name, who is told of its changes. Decides when one is
+// placed, restarted, killed and forgotten. Pure: events in, actions out.
+//
+// Called by the node daemon on its loop thread, and by the simulator. The caller performs the actions in order. Time
+// comes in with every event that needs it; next_wakeup_ns says when DirectoryTicked is needed.
+//
+// An actor is pending (no worker yet), starting (its creator is told the worker and sends the constructor), alive,
+// restarting (its worker died, another will be wanted after a pause) or dead. A dead one is remembered for late
+// watchers, as a small record, up to a limit. With its worker's end known, and not before, an actor is dead or
+// restarts: so no two incarnations live at once. What is intended to end (kill, release, exit) gives its name up at
+// once.
+//
+// Who may say what: only its owner creates and releases an actor; only its worker says that it was constructed or that
+// it ends. Anybody may watch, look up and kill. Whoever oversteps is to be ended (RefuseSender).
+//
+// Does not choose workers (LocalScheduler), open channels, or read the clock.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "wire/ids.h"
+#include "wire/messages.h"
+
+namespace weft::core {
+
+// ---- events -----------------------------------------------------------------------------------------------------
+struct ActorCreated {  // the shapes are valid
+  ProcessId from;
+  CreateActor message;
+};
+struct ActorLookedUp {
+  ProcessId from;
+  LookupActor message;
+};
+struct ActorsListed {
+  ProcessId from;
+  ListActors message;
+};
+struct ActorWatched {
+  ProcessId from;
+  ObjectId actor;
+  bool owner_lives = false;  // then the message that creates it may still be on its way
+};
+struct ActorReleased {
+  ProcessId from;
+  ObjectId actor;
+};
+struct ActorKilled {
+  ProcessId from;
+  ObjectId actor;
+  bool no_restart = true;
+  bool owner_lives = false;
+};
+struct ActorPlaced {  // the scheduler has a worker for it
+  ObjectId actor;
+  ProcessId worker;
+  AssignedGpus gpus;
+};
+struct ActorRefused {  // the scheduler will never have one
+  ObjectId actor;
+  std::string why;
+};
+struct ActorConstructedReported {
+  ProcessId from;
+  ObjectId actor;
+  bool ok = false;
+  std::string error;
+  int64_t now_ns = 0;
+};
+struct ActorExitingReported {
+  ProcessId from;
+  ObjectId actor;
+};
+struct ProcessEnded {  // a driver or a worker; everything that it sent was handled before
+  ProcessId process;
+  int32_t pid = 0;  // 0: not known
+  std::string how;  // "killed by signal 9 (SIGKILL)"
+  int64_t now_ns = 0;
+};
+struct DirectoryTicked {
+  int64_t now_ns = 0;
+};
+
+// ---- actions ----------------------------------------------------------------------------------------------------
+struct WantActor {
+  ObjectId actor;
+  ResourceAmounts to_place;
+  ResourceAmounts to_hold;
+  uint32_t depth = 0;
+};
+struct UnwantActor {
+  ObjectId actor;
+};
+struct SettleActor {
+  ObjectId actor;
+};
+struct TellWatcher {
+  ProcessId process;
+  ActorChanged change;
+  bool open_channel = false;  // from the process to change.worker, before it is told
+};
+struct AnswerCreator {
+  ProcessId process;
+  ActorAnswer answer;
+};
+struct AnswerList {
+  ProcessId process;
+  ActorList answer;
+};
+struct KillActorWorker {
+  ProcessId worker;
+  std::string why;
+};
+struct LetWorkerLeave {  // it may stay while others need what it owns
+  ProcessId worker;
+};
+struct RefuseSender {
+  ProcessId process;
+  std::string why;  // "spoke for ..."
+};
+using DirectoryAction = std::variant<WantActor, UnwantActor, SettleActor, TellWatcher, AnswerCreator, AnswerList,
+                                     KillActorWorker, LetWorkerLeave, RefuseSender>;
+
+class ActorDirectory {
+ public:
+  struct Limits {
+    size_t actors = 100'000;                    // that are not dead
+    size_t metadata_bytes = size_t{256} << 20;  // of all together
+    size_t remembered_dead = 10'000;
+    size_t remembered_bytes = size_t{16} << 20;
+    size_t early = 10'000;  // actors that were spoken of before they were created
+  };
+
+  ActorDirectory() = default;
+  explicit ActorDirectory(Limits limits) : limits_(limits) {}
+
+  void Handle(const ActorCreated& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorLookedUp& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorsListed& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorWatched& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorReleased& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorKilled& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorPlaced& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorRefused& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorConstructedReported& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorExitingReported& event, std::vector<DirectoryAction>& out);
+  void Handle(const ProcessEnded& event, std::vector<DirectoryAction>& out);
+  void Handle(const DirectoryTicked& event, std::vector<DirectoryAction>& out);
+
+  // When DirectoryTicked would change something; INT64_MAX if never.
+  int64_t next_wakeup_ns() const { return due_.empty() ? INT64_MAX : due_.begin()->first; }
+  size_t living() const { return actors_.size(); }
+  size_t remembered() const { return dead_.size(); }
+  // kDead for one that is not known.
+  ActorState StateOf(ObjectId actor) const;
+  // "actor Counter" for messages about a worker; "worker" if it serves none.
+  std::string NameOf(ProcessId worker) const;
+
+  void CheckInvariants() const;
+
+ private:
+  using Name = std::pair<std::string, std::string>;  // namespace, name
+  // Why an actor is meant to end. Its worker may take a while to do so.
+  enum class Ending : uint8_t { kNo, kKilled, kReleased, kExiting, kCreatorEnded };
+  struct Actor {
+    ActorState state = ActorState::kPending;
+    Ending ending = Ending::kNo;
+    bool creator_lives = true;
+    bool detached = false;
+    bool has_name = false;      // still
+    bool kill_asked = false;    // with restart
+    uint32_t incarnation = 0;   // workers it has had
+    int32_t restarts_left = 0;  // -1: any number
+    uint32_t restarts = 0;
+    uint32_t quick_deaths = 0;  // in a row
+    int64_t alive_since_ns = 0;
+    int64_t due_ns = 0;  // when another worker is to be wanted; restarting only, 0 once it is wanted
+    uint32_t depth = 0;
+    ProcessId worker;
+    AssignedGpus gpus;
+    ResourceAmounts to_place, to_hold;
+    std::string name, name_space, class_name, metadata;
+    std::string why_ending;
+    std::set<ProcessId> watchers;
+  };
+  struct DeadActor {
+    std::string why;
+    std::string error;
+  };
+  struct Early {  // asked for before it was created
+    std::set<ProcessId> watchers;
+    bool killed = false;
+    bool no_restart = false;
+  };
+  using Entry = std::pair<const ObjectId, Actor>;
+
+  void Tell(const Entry& entry, ProcessId watcher, std::vector<DirectoryAction>& out) const;
+  void TellAll(const Entry& entry, const std::string& why, std::vector<DirectoryAction>& out) const;
+  // Its end, by no worker's end: it has none, or one that is let go.
+  void Die(ObjectId id, const std::string& why, const std::string& error, std::vector<DirectoryAction>& out);
+  void WorkerEnded(ObjectId id, const ProcessEnded& event, std::vector<DirectoryAction>& out);
+  void BeginEnding(Entry& entry, Ending ending, const std::string& why, std::vector<DirectoryAction>& out);
+  void GiveNameUp(Actor& actor);
+  void Remember(ObjectId id, std::string why, std::string error);
+  void StopWatching(ObjectId id, const std::set<ProcessId>& watchers);
+  // An actor that cannot be made: its creator is told, and whoever asks later.
+  void RefuseCreation(const ActorCreated& event, const std::string& why, std::vector<DirectoryAction>& out);
+  // True if an unknown actor may still be created; then the caller's interest is kept.
+  bool MayStillCome(ObjectId id, bool owner_lives) const;
+  // The actor that this process is the worker of, or null after the sender was refused.
+  Entry* OfWorker(ProcessId from, ObjectId id, std::vector<DirectoryAction>& out);
+  static std::string Called(const Actor& actor, int32_t pid = 0);
+
+  const Limits limits_{};
+
+  std::map<ObjectId, Actor> actors_;  // that are not dead
+  std::map<Name, ObjectId> names_;
+  std::map<ProcessId, ObjectId> workers_;
+  std::map<ProcessId, std::set<ObjectId>> watching_;  // what a process watches, early ones included
+  std::map<ObjectId, Early> early_;
+  std::set<std::pair<int64_t, ObjectId>> due_;  // restarts
+  size_t metadata_bytes_ = 0;
+
+  std::map<ObjectId, DeadActor> dead_;
+  std::deque<ObjectId> dead_in_order_;
+  size_t dead_bytes_ = 0;
+  std::map<ProcessId, uint64_t> forgotten_;  // of each living owner: the highest index that was dead and is forgotten
+};
+
+}  // namespace weft::core

@@ -1,0 +1,135 @@
+// The part of the node daemon that carries messages and decisions about actors: between processes, the ActorDirectory
+// and the LocalScheduler.
+#include "base/check.h"
+#include "base/clock.h"
+#include "node/node_daemon.h"
+
+namespace weft::core {
+
+// ---- messages ---------------------------------------------------------------------------------------------------
+
+void NodeDaemon::Handle(Process& process, CreateActor& message) {
+  if (!IsValidShape(message.to_place) || !IsValidShape(message.to_hold)) {
+    return Refuse(process, "asked for an actor with resources that cannot be");
+  }
+  directory_.Handle(ActorCreated{process.id, std::move(message)}, directory_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, LookupActor& message) {
+  directory_.Handle(ActorLookedUp{process.id, std::move(message)}, directory_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, ListActors& message) {
+  directory_.Handle(ActorsListed{process.id, std::move(message)}, directory_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, WatchActor& message) {
+  bool owner_lives = Find(message.actor.owner) != nullptr;
+  directory_.Handle(ActorWatched{process.id, message.actor, owner_lives}, directory_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, ReleaseActor& message) {
+  directory_.Handle(ActorReleased{process.id, message.actor}, directory_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, KillActor& message) {
+  bool owner_lives = Find(message.actor.owner) != nullptr;
+  directory_.Handle(ActorKilled{process.id, message.actor, message.no_restart != 0, owner_lives}, directory_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, ActorConstructed& message) {
+  directory_.Handle(
+      ActorConstructedReported{process.id, message.actor, message.ok != 0, std::move(message.error), NowNs()},
+      directory_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, ActorExiting& message) {
+  directory_.Handle(ActorExitingReported{process.id, message.actor}, directory_actions_);
+}
+
+// ---- decisions of the scheduler ---------------------------------------------------------------------------------
+
+void NodeDaemon::Perform(const GrantActor& action) {
+  auto* worker = Find(action.worker);
+  WEFT_CHECK(worker != nullptr, "the scheduler knows the living only");
+  pool_->WorkerWasTaken(action.worker);
+  worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
+  directory_.Handle(ActorPlaced{action.actor, action.worker, action.gpus}, directory_actions_);
+}
+
+void NodeDaemon::Perform(const RefuseActor& action) {
+  directory_.Handle(ActorRefused{action.actor, action.why}, directory_actions_);
+}
+
+// ---- decisions of the directory ---------------------------------------------------------------------------------
+
+void NodeDaemon::Perform(const WantActor& action) {
+  RereadBlockedFlags();
+  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
+  scheduler_->Handle(ActorWanted{action.actor, action.actor.owner, action.to_place, action.to_hold, action.depth},
+                     scheduler_actions_);
+}
+
+void NodeDaemon::Perform(const UnwantActor& action) {
+  scheduler_->Handle(ActorUnwanted{action.actor}, scheduler_actions_);
+}
+
+void NodeDaemon::Perform(const SettleActor& action) {
+  RereadBlockedFlags();
+  scheduler_->Handle(ActorSettled{action.actor}, scheduler_actions_);
+}
+
+void NodeDaemon::Perform(const TellWatcher& action) {
+  auto* watcher = Find(action.process);
+  if (watcher == nullptr || watcher->stage != Process::Stage::kReady) return;  // its burial tells the directory
+  if (action.open_channel) {
+    auto* worker = Find(action.change.worker);
+    // If it has just died, its actor's next change is on its way.
+    if (worker == nullptr) return;
+    if (!OpenChannel(*watcher, *worker)) {
+      const char* why = "no descriptors or channel slots are left on this node for a channel to the actor";
+      if (watcher->id == action.change.actor.owner) return Kill(*worker, why);
+      ActorChanged unreachable{action.change.actor, static_cast<uint8_t>(ActorState::kDead)};
+      unreachable.why = why;
+      return Send(*watcher, unreachable);
+    }
+  }
+  Send(*watcher, action.change);
+}
+
+void NodeDaemon::Perform(const AnswerCreator& action) {
+  if (auto* process = Find(action.process)) Send(*process, action.answer);
+}
+
+void NodeDaemon::Perform(const AnswerList& action) {
+  if (auto* process = Find(action.process)) Send(*process, action.answer);
+}
+
+void NodeDaemon::Perform(const KillActorWorker& action) {
+  if (auto* process = Find(action.worker)) Kill(*process, action.why);
+}
+
+void NodeDaemon::Perform(const LetWorkerLeave& action) {
+  if (auto* process = Find(action.worker)) Send(*process, Exit{});
+}
+
+void NodeDaemon::Perform(const RefuseSender& action) {
+  if (auto* process = Find(action.process)) Refuse(*process, action.why);
+}
+
+// Watchers hear that an actor's worker ended before they hear that the process did; what else follows from it waits
+// until the scheduler knows too.
+void NodeDaemon::TellOfActorsThatEndWith(const Process& process, const std::string& how) {
+  int32_t pid = process.pid != 0 ? process.pid : process.claimed_pid;
+  std::vector<DirectoryAction> actions;
+  directory_.Handle(ProcessEnded{process.id, pid, how, NowNs()}, actions);
+  for (auto& action : actions) {
+    if (auto* tell = std::get_if<TellWatcher>(&action)) {
+      Perform(*tell);
+    } else {
+      directory_actions_.push_back(std::move(action));
+    }
+  }
+}
+
+}  // namespace weft::core

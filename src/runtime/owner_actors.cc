@@ -1,0 +1,313 @@
+// Owner: actors and cancelling. What a caller, or the creator, of an actor does with its calls while the actor starts,
+// lives, restarts and dies.
+#include <algorithm>
+
+#include "runtime/owner.h"
+
+namespace weft::core {
+namespace {
+
+// Separates a system error's message from the packed exception that caused it.
+constexpr char kCauseMark = '\0';
+
+}  // namespace
+
+Actor* Owner::ActorOf(Object* handle) {
+  if (handle->actor) return handle->actor;
+  auto& slot = actors_[handle->id];
+  slot = std::make_unique<Actor>();
+  slot->handle = handle;
+  handle->actor = slot.get();
+  return slot.get();
+}
+
+bool Owner::AnyActors() const {
+  return std::any_of(actors_.begin(), actors_.end(), [](const auto& entry) {
+    return entry.second->created_here && entry.second->state != ActorState::kDead;
+  });
+}
+
+bool Owner::CreateActor(Object* handle, const Submission& constructor, const ActorOptions& options, int64_t now_ns,
+                        Actions& out) {
+  now_ns_ = now_ns;
+  Actor* actor = ActorOf(handle);
+  actor->created_here = actor->watched = true;
+  actor->detached = options.detached;
+  actor->out_of_order = options.out_of_order;
+  actor->class_name = options.class_name;
+  actor->creation = constructor.what;
+  if (options.detached) Hold(handle);  // until it is dead
+  if (options.keep_for_restarts) {
+    actor->creation_arguments = constructor.arguments;
+    actor->creation_dependencies = constructor.dependencies;
+    actor->creation_contained = constructor.contained;
+    for (Object* object : actor->creation_dependencies) Hold(object);
+    for (Object* object : actor->creation_contained) Hold(object);
+  }
+  std::vector<Object*> returns;
+  bool failed;
+  Task* task = NewTask(constructor, returns, &failed, out);
+  task->actor = actor;
+  task->order = 0;
+  bool ready = task->unresolved == 0;
+  actor->placed = ready;
+  if (failed) {
+    Retry(task, out);
+  } else {
+    task->state = TaskState::kQueued;
+    actor->queue.PushFront(task);
+  }
+  Settle(out);
+  return ready;
+}
+
+void Owner::AbandonActor(Object* handle, Actions& out) {
+  BuryActor(handle->actor, out);
+  handle->local_references.fetch_sub(1, std::memory_order_relaxed);
+  Consider(handle, out);
+  Settle(out);
+}
+
+void Owner::SubmitCall(Object* handle, const Submission& submission, int64_t now_ns, std::vector<Object*>& returns,
+                       Actions& out) {
+  now_ns_ = now_ns;
+  Actor* actor = ActorOf(handle);
+  bool failed;
+  Task* task = NewTask(submission, returns, &failed, out);
+  task->actor = actor;
+  task->order = actor->next_order++;
+  task->holds_handle = true;
+  Hold(handle);
+  ++actor->pending_calls;
+  if (!actor->watched) {
+    actor->watched = true;
+    out.push_back({.kind = ActionKind::kWatchActor, .id = handle->id});
+  }
+  if (failed) {
+    Retry(task, out);
+  } else if (actor->state == ActorState::kDead) {
+    FailCall(task, false, out);
+  } else {
+    task->state = TaskState::kQueued;
+    actor->queue.PushBack(task);
+    MarkDirty(actor);
+  }
+  Settle(out);
+}
+
+void Owner::MarkDirty(Actor* actor) {
+  if (actor->dirty) return;
+  actor->dirty = true;
+  dirty_actors_.push_back(actor);
+}
+
+void Owner::PumpActor(Actor* actor, Actions& out) {
+  if (actor->created_here && !actor->placed && actor->queue.first && actor->queue.first->unresolved == 0) {
+    actor->placed = true;
+    out.push_back({.kind = ActionKind::kPlaceActor, .id = actor->handle->id});
+  }
+  if (actor->worker < 0) return;
+  for (Task* task = actor->queue.first; task;) {
+    LeasedWorker& worker = workers_[actor->worker];
+    if (worker.dead || worker.full || worker.pushed.size >= max_pushed) return;
+    Task* next = task->next;
+    if (task->unresolved > 0) {
+      if (!actor->out_of_order || task->what->kind == TemplateKind::kCreation) return;
+    } else {
+      actor->queue.Remove(task);
+      if (task->what->kind == TemplateKind::kCreation) {
+        task->holds_handle = true;
+        Hold(actor->handle);
+      }
+      PushTo(actor->worker, task, out);
+    }
+    task = next;
+  }
+}
+
+void Owner::PushConstructor(Actor* actor, Actions& out) {
+  if (actor->queue.first && actor->queue.first->what->kind == TemplateKind::kCreation) return;
+  Submission constructor{.what = actor->creation,
+                         .arguments = actor->creation_arguments,
+                         .dependencies = actor->creation_dependencies,
+                         .contained = actor->creation_contained};
+  std::vector<Object*> returns;
+  bool failed;
+  Task* task = NewTask(constructor, returns, &failed, out);
+  task->actor = actor;
+  task->attempt = actor->incarnation;
+  task->state = TaskState::kQueued;
+  actor->queue.PushFront(task);
+}
+
+void Owner::Requeue(Task* task, Actions& out) {
+  Actor* actor = task->actor;
+  if (task->what->kind == TemplateKind::kCreation) {
+    if (actor->worker < 0) return Finish(task, out);  // the next incarnation gets another one
+    task->state = TaskState::kQueued;
+    actor->queue.PushFront(task);
+    if (task->holds_handle) {
+      task->holds_handle = false;
+      Unhold(actor->handle, out);
+    }
+    return;
+  }
+  if (actor->state == ActorState::kDead) return FailCall(task, false, out);
+  task->state = TaskState::kQueued;
+  Task* before = actor->queue.first;
+  while (before && before->order < task->order) before = before->next;
+  if (!before) {
+    actor->queue.PushBack(task);
+  } else {
+    actor->queue.InsertBefore(before, task);
+  }
+  MarkDirty(actor);
+}
+
+void Owner::FailCall(Task* task, bool may_have_run, Actions& out) {
+  const Actor& actor = *task->actor;
+  bool dead = actor.state == ActorState::kDead;
+  std::string text = dead ? "ActorDiedError\n" : "ActorUnavailableError\n";
+  text += "the call of '" + task->what->name + "' failed because its actor " + (dead ? "is dead" : "died and restarts");
+  if (!actor.why.empty()) text += ": " + actor.why;
+  text += may_have_run ? ". The call was running, so it may have had effects"
+                       : ". The call did not run";
+  if (may_have_run && task->what->max_retries == 0) {
+    text += "; max_task_retries=0, so it was not run again";
+  }
+  if (!actor.error.empty()) (text += kCauseMark) += actor.error;
+  FailTask(task, ValueKind::kSystemError, text, out);
+}
+
+void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  auto it = actors_.find(change.actor);
+  if (it == actors_.end()) return;
+  Actor* actor = it->second.get();
+  if (actor->state == ActorState::kDead || change.incarnation < actor->incarnation) return;
+  auto state = static_cast<ActorState>(change.state);
+  actor->why = change.why;
+  actor->incarnation = change.incarnation;
+  if (state == ActorState::kDead) {
+    actor->error = change.error;
+    BuryActor(actor, out);
+    return Settle(out);
+  }
+  actor->state = state;
+  if (state == ActorState::kStarting || state == ActorState::kAlive) {
+    LeasedWorker& worker = WorkerRecord(change.worker);
+    bool fresh = actor->worker != static_cast<int32_t>(&worker - workers_.data());
+    if (fresh && !worker.dead) {
+      actor->worker = static_cast<int32_t>(&worker - workers_.data());
+      worker.actor = actor;
+      worker.full = false;
+      if (actor->created_here) {
+        actor->gpus = worker.gpus = change.gpus;
+        PushConstructor(actor, out);
+      }
+    }
+  } else {
+    actor->worker = -1;
+  }
+  MarkDirty(actor);
+  Settle(out);
+}
+
+void Owner::BuryActor(Actor* actor, Actions& out) {
+  if (actor->state == ActorState::kDead) return;
+  Object* handle = actor->handle;
+  Hold(handle);  // the last call may hold it
+  actor->state = ActorState::kDead;
+  actor->worker = -1;
+  while (Task* task = actor->queue.PopFront()) {
+    if (task->what->kind == TemplateKind::kCreation) {
+      Finish(task, out);
+    } else {
+      FailCall(task, false, out);
+    }
+  }
+  auto dependencies = std::move(actor->creation_dependencies);
+  auto contained = std::move(actor->creation_contained);
+  actor->creation_arguments = {};
+  for (Object* object : dependencies) Unhold(object, out);
+  for (Object* object : contained) Unhold(object, out);
+  if (actor->created_here && actor->detached) Unhold(handle, out);
+  Unhold(handle, out);
+}
+
+void Owner::ForgetActor(Actor* actor, Actions& out) {
+  if (actor->created_here && actor->state != ActorState::kDead) {
+    out.push_back({.kind = ActionKind::kReleaseActor, .id = actor->handle->id});
+  }
+  // What is left is a constructor that was not pushed.
+  while (Task* task = actor->queue.PopFront()) Finish(task, out);
+  auto dependencies = std::move(actor->creation_dependencies);
+  auto contained = std::move(actor->creation_contained);
+  for (Object* object : dependencies) Unhold(object, out);
+  for (Object* object : contained) Unhold(object, out);
+  for (LeasedWorker& worker : workers_) {
+    if (worker.actor == actor) worker.actor = nullptr;
+  }
+  if (actor->dirty) std::erase(dirty_actors_, actor);
+  actors_.erase(actor->handle->id);
+}
+
+// ---- cancelling ---------------------------------------------------------------------------------------------------
+
+void Owner::Cancel(Object* object, bool force, bool recursive, int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  if (object->resolved()) return;
+  if (object->borrowed) {
+    out.push_back({.kind = ActionKind::kAskCancel,
+                   .process = object->id.owner,
+                   .number = (force ? 1u : 0u) + (recursive ? 2u : 0u),
+                   .id = object->id});
+    return;
+  }
+  if (object->producer) CancelTask(object->producer, force, recursive, out);
+  Settle(out);
+}
+
+void Owner::CancelChildren(uint64_t parent, bool force, int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  std::vector<uint64_t> children;
+  tasks_.ForEach([&](Task* task) {
+    if (task->parent == parent && task->what->kind != TemplateKind::kCreation) children.push_back(task->handle);
+  });
+  for (uint64_t handle : children) {
+    // A call cannot be forced: that would end the actor.
+    if (Task* task = tasks_.Find(handle)) CancelTask(task, force && !task->actor, true, out);
+  }
+  Settle(out);
+}
+
+void Owner::CancelTask(Task* task, bool force, bool recursive, Actions& out) {
+  task->cancelled = true;
+  task->cancel_forced = task->cancel_forced || force;
+  task->cancel_recursive = task->cancel_recursive || recursive;
+  switch (task->state) {
+    case TaskState::kReady:
+      shapes_[task->what->shape].ready.Remove(task);
+      FailCancelled(task, out);
+      break;
+    case TaskState::kQueued:
+      task->actor->queue.Remove(task);
+      FailCancelled(task, out);
+      break;
+    case TaskState::kWaiting:
+      FailCancelled(task, out);
+      break;
+    case TaskState::kPushed:
+      Revoke(task, out);  // if it was claimed, its worker is told
+      break;
+    case TaskState::kRevoking:
+    case TaskState::kFinished:
+      break;
+  }
+}
+
+void Owner::FailCancelled(Task* task, Actions& out) {
+  FailTask(task, ValueKind::kSystemError, "TaskCancelledError\ntask '" + task->what->name + "' was cancelled", out);
+}
+
+}  // namespace weft::core

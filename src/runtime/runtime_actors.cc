@@ -1,0 +1,149 @@
+// Runtime: actors and cancelling, as the front ends ask for them.
+#include "base/clock.h"
+#include "runtime/runtime.h"
+
+namespace weft::core {
+namespace {
+
+thread_local uint64_t t_execution = 0;
+
+}  // namespace
+
+void Runtime::SetCurrentExecution(uint64_t number) { t_execution = number; }
+uint64_t Runtime::CurrentExecution() { return t_execution; }
+
+Result<Runtime::FoundActor> Runtime::CreateActor(const ActorRequest& request) {
+  std::unique_lock lock(mutex_);
+  if (stopped()) return Error{ErrorKind::kGone, "the session has ended"};
+  Object* handle = owner_->NewOwned();
+  owner_->Resolve(handle, ValueKind::kInline, {}, {}, {}, actions_);
+  core::CreateActor message{.actor = handle->id,
+                            .to_place = request.to_place,
+                            .to_hold = request.to_hold,
+                            .max_restarts = request.max_restarts,
+                            .detached = request.detached,
+                            .get_if_exists = request.get_if_exists,
+                            .depth = owner_->depth(),
+                            .name = request.name,
+                            .name_space = request.name_space,
+                            .class_name = request.class_name,
+                            .metadata = request.metadata};
+  // The record exists before the daemon hears of the actor, which may answer before we look.
+  Submission constructor{.what = request.constructor, .arguments = request.arguments};
+  constructor.dependencies.assign(request.dependencies.begin(), request.dependencies.end());
+  constructor.contained.assign(request.contained.begin(), request.contained.end());
+  message.deferred = !owner_->CreateActor(handle, constructor,
+                                          {.detached = request.detached,
+                                           .out_of_order = request.out_of_order,
+                                           .keep_for_restarts = request.max_restarts != 0,
+                                           .class_name = request.class_name},
+                                          CoarseNowNs(), actions_);
+  uint64_t question = 0;
+  if (!request.name.empty()) question = message.request = next_question_++;
+  Send(std::move(message));
+  Perform();
+  if (question != 0) {
+    WaitOutcome outcome;
+    do {
+      // The name is asked for once: a signal that wants handling waits for the answer, which comes at once.
+      outcome = WaitUntil(lock, -1, false, [&] { return actor_answers_.contains(question); });
+    } while (outcome == WaitOutcome::kInterrupted);
+    ActorAnswer answer;
+    if (auto it = actor_answers_.find(question); it != actor_answers_.end()) {
+      answer = std::move(it->second);
+      actor_answers_.erase(it);
+    } else {
+      answer.error = "the session has ended";
+    }
+    if (!answer.error.empty() || answer.actor != handle->id) {
+      owner_->AbandonActor(handle, actions_);
+      Perform();
+      NotifyPeers(lock);
+      if (!answer.error.empty()) {
+        return Error{outcome == WaitOutcome::kStopped ? ErrorKind::kGone : ErrorKind::kInvalid, answer.error};
+      }
+      return FoundActor{FindReference(answer.actor), std::move(answer.metadata)};
+    }
+  }
+  NotifyPeers(lock);
+  return FoundActor{handle, {}};
+}
+
+Result<Runtime::FoundActor> Runtime::LookupActor(const std::string& name, const std::string& name_space) {
+  std::unique_lock lock(mutex_);
+  uint64_t question = next_question_++;
+  Send(core::LookupActor{.request = question, .name = name, .name_space = name_space});
+  WaitOutcome outcome;
+  do {
+    outcome = WaitUntil(lock, -1, false, [&] { return actor_answers_.contains(question); });
+  } while (outcome == WaitOutcome::kInterrupted);
+  auto it = actor_answers_.find(question);
+  if (it == actor_answers_.end()) return Error{ErrorKind::kGone, "the session has ended"};
+  ActorAnswer answer = std::move(it->second);
+  actor_answers_.erase(it);
+  NotifyPeers(lock);
+  if (!answer.error.empty()) return Error{ErrorKind::kInvalid, answer.error};
+  return FoundActor{FindReference(answer.actor), std::move(answer.metadata)};
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> Runtime::ListActors(bool all, const std::string& name_space) {
+  std::unique_lock lock(mutex_);
+  uint64_t question = next_question_++;
+  Send(core::ListActors{.request = question, .all = all, .name_space = name_space});
+  WaitOutcome outcome;
+  do {
+    outcome = WaitUntil(lock, -1, false, [&] { return actor_lists_.contains(question); });
+  } while (outcome == WaitOutcome::kInterrupted);
+  auto it = actor_lists_.find(question);
+  if (it == actor_lists_.end()) return Error{ErrorKind::kGone, "the session has ended"};
+  auto actors = std::move(it->second.actors);
+  actor_lists_.erase(it);
+  NotifyPeers(lock);
+  return actors;
+}
+
+void Runtime::KillActor(Object* handle, bool no_restart) {
+  std::unique_lock lock(mutex_);
+  Send(core::KillActor{.actor = handle->id, .no_restart = no_restart});
+  NotifyPeers(lock);
+}
+
+bool Runtime::SubmitCall(Object* handle, const TaskTemplate* what, std::string_view arguments,
+                         std::span<Object* const> dependencies, std::span<Object* const> contained,
+                         size_t max_pending, Object** returns) {
+  std::unique_lock lock(mutex_);
+  if (max_pending > 0 && owner_->ActorOf(handle)->pending_calls >= max_pending) {
+    Drain();
+    if (owner_->ActorOf(handle)->pending_calls >= max_pending) {
+      NotifyPeers(lock);
+      return false;
+    }
+  }
+  Submission submission{.what = what, .arguments = arguments, .parent = t_execution};
+  if (!dependencies.empty()) submission.dependencies.assign(dependencies.begin(), dependencies.end());
+  if (!contained.empty()) submission.contained.assign(contained.begin(), contained.end());
+  returns_scratch_.clear();
+  owner_->SubmitCall(handle, submission, CoarseNowNs(), returns_scratch_, actions_);
+  std::copy(returns_scratch_.begin(), returns_scratch_.end(), returns);
+  Perform();
+  stats_.tasks_submitted++;
+  if ((++submits_ & 15) == 0) Drain();  // keeps the pipelines moving in a long loop of calls
+  NotifyPeers(lock);
+  return true;
+}
+
+void Runtime::Cancel(Object* object, bool force, bool recursive) {
+  std::unique_lock lock(mutex_);
+  Drain();
+  owner_->Cancel(object, force, recursive, CoarseNowNs(), actions_);
+  Perform();
+  Bump();
+  NotifyPeers(lock);
+}
+
+bool Runtime::IsCall(Object* object) {
+  std::lock_guard lock(mutex_);
+  return object->producer != nullptr && object->producer->actor != nullptr;
+}
+
+}  // namespace weft::core
