@@ -25,12 +25,12 @@ ObjectFact Owner::Explain(ObjectId id) {
   fact.id = id;
   Object* object = Find(id);
   if (!object || object->borrowed) return fact;
-  if (object->resolved()) {
-    fact.state = ObjectState::kThere;
-    return fact;
-  }
   if (object->actor && object->actor->created_here) {
     ExplainActor(*object->actor, fact);
+    return fact;
+  }
+  if (object->resolved()) {
+    fact.state = ObjectState::kThere;
     return fact;
   }
   Task* task = object->producer;
@@ -96,7 +96,7 @@ void Owner::ExplainQueued(const Task& task, ObjectFact& fact) const {
   if (const Task* first = workers_[actor.worker].pushed.first) fact.front = first->what->name;
 }
 
-// The handle of an actor of ours; it never gets a value, but the actor may be there.
+// The handle of an actor of ours: whether the actor has a process.
 void Owner::ExplainActor(const Actor& actor, ObjectFact& fact) const {
   fact.is_actor = 1;
   fact.name = actor.class_name;

@@ -450,7 +450,8 @@ def test_threaded_actors_have_free_slots(session):
     threaded = Peer.options(max_concurrency=2)
     a, b = threaded.remote(), threaded.remote()
     weft.get([a.meet.remote(b), b.meet.remote(a)])
-    assert weft.get([a.ask.remote(0, 0), b.ask.remote(0, 0)]) == [1, 1]
+    assert weft.get([a.ask.remote(0), b.ask.remote(0)]) == [1, 1]
+    assert weft.get(a.ask.remote(0, 0)) == 1
 
 
 def test_threaded_actors_without_free_slots(session):
