@@ -45,8 +45,8 @@ struct MethodObject {
   PyObject_HEAD PyObject* handle;
   PyObject* name;
   PyObject* options;
-  MethodEntry* entry;    // the info's
-  MethodEntry* own;      // or this method's own, which was made by options()
+  MethodEntry* entry;  // the info's
+  MethodEntry* own;    // or this method's own, which was made by options()
 };
 
 InfoObject* Info(PyObject* self) { return reinterpret_cast<InfoObject*>(self); }
@@ -55,7 +55,8 @@ MethodObject* Method(PyObject* self) { return reinterpret_cast<MethodObject*>(se
 
 Object* ObjectOfHandle(PyObject* self) {
   if (Handle(self)->epoch != g_epoch || !g_runtime) {
-    PyErr_SetString(PyExc_RuntimeError, "this actor handle belongs to a weft session that has ended; its actor is gone");
+    PyErr_SetString(PyExc_RuntimeError,
+                    "this actor handle belongs to a weft session that has ended; its actor is gone");
     return nullptr;
   }
   return Handle(self)->object;
@@ -328,10 +329,9 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   }
   const core::TaskTemplate* what = entry->what;
   NoteExecution();
-  static thread_local EncodedCall call;
-  call.bytes.clear();
-  call.dependencies.clear();
-  call.owned.clear();
+  ScratchCall scratch;
+  EncodedCall& call = *scratch;
+  call.inline_references = true;
   bool encoded = EncodeCall(args, nargs, kwnames, call, what->name.c_str());
   PyObject* result = nullptr;
   if (encoded) {
@@ -340,11 +340,12 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
     bool taken;
     if (what->num_returns == 1) {
       Object* object;
-      taken = runtime->SubmitCall(handle, what, call.bytes, call.dependencies, {}, max_pending, &object);
+      taken = runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, &object);
       if (taken) result = NewRef(object, false);
     } else {
       std::vector<Object*> objects(what->num_returns);
-      taken = runtime->SubmitCall(handle, what, call.bytes, call.dependencies, {}, max_pending, objects.data());
+      taken =
+          runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, objects.data());
       if (taken) result = NewRefs(objects);
     }
     if (!taken) {
@@ -386,8 +387,8 @@ PyObject* MethodReduce(PyObject* self, PyObject*) {
 }
 
 PyMethodDef method_methods[] = {
-    {"remote", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(MethodRemote)),
-     METH_FASTCALL | METH_KEYWORDS, "Calls the method; returns at once with an ObjectRef (or a list of them)."},
+    {"remote", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(MethodRemote)), METH_FASTCALL | METH_KEYWORDS,
+     "Calls the method; returns at once with an ObjectRef (or a list of them)."},
     {"options", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(MethodWithOptions)),
      METH_VARARGS | METH_KEYWORDS, "The same method with other options."},
     {"__reduce__", MethodReduce, METH_NOARGS, nullptr},
@@ -479,7 +480,7 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
   core::Result<Runtime::FoundActor> made = core::Error{};
   ++runtime->users;
   Py_BEGIN_ALLOW_THREADS made = runtime->CreateActor(request);
-  Py_END_ALLOW_THREADS--runtime->users;
+  Py_END_ALLOW_THREADS-- runtime->users;
   for (Object* object : call.owned) runtime->DropReference(object);
   if (!made) {
     if (made.error().kind == core::ErrorKind::kInvalid) {
@@ -500,7 +501,7 @@ PyObject* LookupActor(PyObject*, PyObject* args) {
   core::Result<Runtime::FoundActor> found = core::Error{};
   ++runtime->users;
   Py_BEGIN_ALLOW_THREADS found = runtime->LookupActor(name, name_space);
-  Py_END_ALLOW_THREADS--runtime->users;
+  Py_END_ALLOW_THREADS-- runtime->users;
   if (!found) {
     if (found.error().kind == core::ErrorKind::kInvalid) {
       PyErr_SetString(PyExc_ValueError, found.error().message.c_str());
@@ -521,7 +522,7 @@ PyObject* ListActors(PyObject*, PyObject* args) {
   core::Result<std::vector<std::pair<std::string, std::string>>> found = core::Error{};
   ++runtime->users;
   Py_BEGIN_ALLOW_THREADS found = runtime->ListActors(all != 0, name_space);
-  Py_END_ALLOW_THREADS--runtime->users;
+  Py_END_ALLOW_THREADS-- runtime->users;
   if (!found) return RaiseCoreError(found.error()), nullptr;
   Owned list(PyList_New(0));
   for (const auto& [space, name] : *found) {
@@ -601,8 +602,7 @@ PyObject* NewHandle(Object* object, PyObject* info) {
 bool InitActorTypes(PyObject* module) {
   return AddType(module, info_spec, "ActorInfo", &g_info_type) &&
          AddType(module, handle_spec, "ActorHandle", &g_handle_type) &&
-         AddType(module, method_spec, "ActorMethod", &g_method_type) &&
-         PyModule_AddFunctions(module, functions) == 0;
+         AddType(module, method_spec, "ActorMethod", &g_method_type) && PyModule_AddFunctions(module, functions) == 0;
 }
 
 }  // namespace weft::python

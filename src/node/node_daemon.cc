@@ -16,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "events/event_log.h"
 #include "os/child_process.h"
 #include "os/memory_limits.h"
 #include "os/socket.h"
@@ -50,9 +51,9 @@ constexpr int64_t kMaxGpus = 4096 * kResourceUnit;  // each has an entry of its 
 constexpr size_t kMaxRememberedDeaths = 4096;
 // A zygote that dies without a request is replaced at once, but not more often than this.
 constexpr int64_t kZygotePauseNs = 1000 * kMs;
-// What a worker takes of our descriptors: socket, doorbell, two pipes; and a segment.
-constexpr uint64_t kDescriptorsPerWorker = 5;
-constexpr uint64_t kOwnDescriptors = 64;
+// What a worker takes of our descriptors: socket, doorbell, event log, two pipes; and a segment.
+constexpr uint64_t kDescriptorsPerWorker = 6;
+constexpr uint64_t kOwnDescriptors = 192;  // the event logs of the dead among them
 
 bool HasNul(const std::string& text) { return text.find('\0') != std::string::npos; }
 
@@ -96,6 +97,7 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
   if (!watch) return Error{ErrorKind::kInvalid, "the driver's socket cannot be watched: " + watch.error().message};
   process->watch = *watch;
   daemon->processes_[process->id] = std::move(process);
+  daemon->ListenForObservers();
   return daemon;
 }
 
@@ -277,7 +279,14 @@ bool NodeDaemon::Welcomed(Process& process) {
   welcome.object_store_bytes = budget_->capacity_bytes();
   welcome.reserved_bytes = budget_->Admit(process.id, kReservedBytes);
   welcome.cpus = static_cast<uint32_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
-  Send(process, welcome, {process.doorbell_fd});
+  std::vector<SharedFd> fds{process.doorbell_fd};
+  if (keep_events_) {
+    auto log = CreateEventLog(process.id);
+    if (!log) return false;
+    process.events = ShareFd(std::move(*log));
+    fds.push_back(process.events);
+  }
+  Send(process, welcome, std::move(fds));
   return true;
 }
 
@@ -867,6 +876,7 @@ void NodeDaemon::Bury(ProcessId id) {
   if (process->pid != 0) pids_.erase(process->pid);
   closing_.erase(id);
   unflushed_.erase(id);
+  RememberDead(*process, how);
   deaths_[id] = std::move(how);
   if (deaths_.size() > kMaxRememberedDeaths) deaths_.erase(deaths_.begin());
 
@@ -931,8 +941,12 @@ void NodeDaemon::KillEverything() {
 void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string text) {
   auto* driver = Find(ProcessId{1});
   if (driver == nullptr) return;
-  WorkerOutput output{worker, 0, static_cast<uint8_t>(is_stderr), std::move(text)};
-  if (auto* process = Find(worker)) output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
+  WorkerOutput output{worker, 0, static_cast<uint8_t>(is_stderr), std::move(text), ""};
+  if (auto* process = Find(worker)) {
+    output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
+    output.name = process->actor_class;
+    process->output[is_stderr ? 1 : 0].Append(output.text);
+  }
   Send(*driver, output);
 }
 

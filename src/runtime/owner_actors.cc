@@ -170,8 +170,7 @@ void Owner::FailCall(Task* task, bool may_have_run, Actions& out) {
   std::string text = dead ? "ActorDiedError\n" : "ActorUnavailableError\n";
   text += "the call of '" + task->what->name + "' failed because its actor " + (dead ? "is dead" : "died and restarts");
   if (!actor.why.empty()) text += ": " + actor.why;
-  text += may_have_run ? ". The call was running, so it may have had effects"
-                       : ". The call did not run";
+  text += may_have_run ? ". The call was running, so it may have had effects" : ". The call did not run";
   if (may_have_run && task->what->max_retries == 0) {
     text += "; max_task_retries=0, so it was not run again";
   }
@@ -218,6 +217,12 @@ void Owner::BuryActor(Actor* actor, Actions& out) {
   Object* handle = actor->handle;
   Hold(handle);  // the last call may hold it
   actor->state = ActorState::kDead;
+  if (actor->worker >= 0) {
+    // What was not begun never will be. The worker may stay for a while, perhaps because of its own call to itself.
+    for (Task* task = workers_[actor->worker].pushed.first; task; task = task->next) {
+      if (task->state == TaskState::kPushed && task->what->kind == TemplateKind::kCall) Revoke(task, out);
+    }
+  }
   actor->worker = -1;
   while (Task* task = actor->queue.PopFront()) {
     if (task->what->kind == TemplateKind::kCreation) {

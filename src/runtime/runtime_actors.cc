@@ -109,8 +109,8 @@ void Runtime::KillActor(Object* handle, bool no_restart) {
 }
 
 bool Runtime::SubmitCall(Object* handle, const TaskTemplate* what, std::string_view arguments,
-                         std::span<Object* const> dependencies, std::span<Object* const> contained,
-                         size_t max_pending, Object** returns) {
+                         std::span<Object* const> dependencies, std::span<Object* const> contained, size_t max_pending,
+                         Object** returns) {
   std::unique_lock lock(mutex_);
   if (max_pending > 0 && owner_->ActorOf(handle)->pending_calls >= max_pending) {
     Drain();
@@ -124,6 +124,7 @@ bool Runtime::SubmitCall(Object* handle, const TaskTemplate* what, std::string_v
   if (!contained.empty()) submission.contained.assign(contained.begin(), contained.end());
   returns_scratch_.clear();
   owner_->SubmitCall(handle, submission, CoarseNowNs(), returns_scratch_, actions_);
+  if (log_.on()) NoteSubmitted(what, dependencies);
   std::copy(returns_scratch_.begin(), returns_scratch_.end(), returns);
   Perform();
   stats_.tasks_submitted++;
