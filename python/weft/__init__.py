@@ -16,6 +16,7 @@ from __future__ import annotations
 from . import exceptions
 from ._actor import ActorClass, TypedActor, cancel, exit_actor, get_actor, kill, list_named_actors, method
 from ._api import Context, empty, init, is_initialized, shutdown
+from ._completion import as_completed, map_unordered
 from ._core import ActorHandle, ObjectRef, RemoteFunction, get, put, wait
 from ._remote_function import remote
 from ._runtime_context import (
@@ -55,6 +56,25 @@ try:
 except ImportError:
     __version__ = "0+unbuilt"
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import state
+    from ._timeline import timeline, timeline_page
+
+
+def __getattr__(name: str):
+    """What is needed seldom is imported when it is first asked for."""
+    if name == "state":
+        import importlib
+
+        return importlib.import_module(".state", __name__)
+    if name in ("timeline", "timeline_page"):
+        from . import _timeline
+
+        return getattr(_timeline, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "ActorClass",
     "ActorDiedError",
@@ -85,6 +105,7 @@ __all__ = [
     "WeftError",
     "WorkerCrashedError",
     "__version__",
+    "as_completed",
     "available_resources",
     "cancel",
     "cluster_resources",
@@ -99,10 +120,20 @@ __all__ = [
     "is_initialized",
     "kill",
     "list_named_actors",
+    "map_unordered",
     "method",
     "nodes",
     "put",
     "remote",
     "shutdown",
+    "state",
+    "timeline",
+    "timeline_page",
     "wait",
 ]
+
+
+def __getattr__(name: str):
+    if name == "util":
+        return __import__("weft.util").util  # on first use: it imports more than a program needs to start
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")
