@@ -40,6 +40,7 @@
 #include "runtime/slab.h"
 #include "wire/ids.h"
 #include "wire/messages.h"
+#include "wire/wait_facts.h"
 
 namespace weft::core {
 
@@ -148,6 +149,7 @@ struct Task {
   uint32_t unresolved = 0;
   uint32_t attempt = 0;
   uint32_t ticket_offset = 0, ticket_sequence = 0;  // the caller's, while pushed
+  uint64_t push = 0;  // the number of its last push; differs for each
   int32_t worker = -1;
   TaskState state = TaskState::kWaiting;
   bool cancelled = false;
@@ -387,6 +389,8 @@ class Owner {
   // where its queue wants refilling, or all.
   size_t RepliesUntilWanted(const LeasedWorker& worker) const;
   void CheckInvariants();
+  // Why the object is pending (owner_explain.cc).
+  ObjectFact Explain(ObjectId id);
   void set_depth(uint32_t depth) { depth_ = depth; }
   uint32_t depth() const { return depth_; }
 
@@ -442,6 +446,8 @@ class Owner {
   void Announce(Object* object, Actions& out);
   void SendTo(Object* object, ProcessId asker, Actions& out);
   void Free(Object* object, Actions& out);
+  void ExplainQueued(const Task& task, ObjectFact& fact) const;
+  void ExplainActor(const Actor& actor, ObjectFact& fact) const;
   void Settle(Actions& out);  // ends every event: announces what was resolved, pumps what may run
 
   const ProcessId self_;
@@ -463,6 +469,7 @@ class Owner {
   std::unordered_map<LeaseId, int32_t> lease_workers_;
   std::unordered_map<ProcessId, std::string> dead_;  // and how
   int64_t now_ns_ = 0;
+  uint64_t pushes_ = 0;
   // Work lists instead of recursion, so that a chain of a million does not overflow the stack.
   std::vector<Object*> resolved_;  // held while listed
   std::vector<Object*> considered_;

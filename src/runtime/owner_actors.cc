@@ -226,6 +226,12 @@ void Owner::BuryActor(Actor* actor, Actions& out) {
   Object* handle = actor->handle;
   Hold(handle);  // the last call may hold it
   actor->state = ActorState::kDead;
+  if (actor->worker >= 0) {
+    // What was not begun never will be. The worker may stay for a while, perhaps because of its own call to itself.
+    for (Task* task = workers_[actor->worker].pushed.first; task; task = task->next) {
+      if (task->state == TaskState::kPushed && task->what->kind == TemplateKind::kCall) Revoke(task, out);
+    }
+  }
   actor->worker = -1;
   while (Task* task = actor->queue.PopFront()) {
     if (task->what->kind == TemplateKind::kCreation) {

@@ -102,6 +102,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     std::string how = m->how.rfind("killed", 0) == 0 ? "was " + m->how : m->how;
     if (m->pid != 0) how = "(pid " + std::to_string(m->pid) + ") " + how;
     owner_->ProcessDied(m->process, how, CoarseNowNs(), actions_);
+    AbandonInquiries();
   } else if (auto* m = std::get_if<SegmentOpened>(&message)) {
     uint8_t& state = segment_states_[m->segment];
     if (fds.size() == 1 && reader_.Open(m->segment, std::move(fds[0])).ok()) {
@@ -135,6 +136,8 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     FutexWake(&front_events_);
   } else if (auto* m = std::get_if<AskState>(&message)) {
     Send(StateReport{.request = m->request, .report = ReportState(m->limit)});
+  } else if (auto* m = std::get_if<ShapeAnswer>(&message)) {
+    ShapeAnswered(m->request, m->fact);
   } else if (auto* m = std::get_if<Exit>(&message)) {
     if (executor_) {
       executor_->ExitWhenIdle(m->now != 0);
@@ -175,6 +178,12 @@ void Runtime::HandlePeerMessages(ProcessId from, std::string_view payload) {
         owner_->ValueReceived(m.id, value, actions_);
         break;
       }
+      case PeerMessageKind::kAskWhy:
+        AnswerWhy(from, m.id, m.count);
+        break;
+      case PeerMessageKind::kWhy:
+        if (m.id.owner == from) WhyAnswered(m.count, m.id, m.bytes);
+        break;
     }
     if (!actions_.empty()) Perform();
   }
