@@ -58,7 +58,7 @@ except ImportError:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from . import state
+    from . import state, util
     from ._timeline import timeline, timeline_page
 
 
@@ -67,7 +67,7 @@ def __getattr__(name: str):
     if name in ("state", "util"):
         import importlib
 
-        return importlib.import_module(f".{name}", __name__)
+        return importlib.import_module("." + name, __name__)
     if name in ("timeline", "timeline_page"):
         from . import _timeline
 
@@ -130,5 +130,6 @@ __all__ = [
     "state",
     "timeline",
     "timeline_page",
+    "util",
     "wait",
 ]

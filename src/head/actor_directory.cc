@@ -22,6 +22,11 @@ constexpr size_t kMaxRememberedError = 64 << 10;
 
 std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
 
+// The empty one is what a session has that was given none; nobody wrote it.
+std::string In(const std::string& name_space) {
+  return name_space.empty() ? "in the default namespace" : "in namespace " + Quoted(name_space);
+}
+
 }  // namespace
 
 std::string ActorDirectory::Called(const Actor& actor, int32_t pid) {
@@ -98,9 +103,8 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
     const Actor& other = actors_.at(taken->second);
     if (message.get_if_exists == 0) {
       return RefuseCreation(event,
-                            "the name " + Quoted(message.name) + " is taken in namespace " +
-                                Quoted(message.name_space) + " by a living " + Called(other) +
-                                "; use another name, or get_if_exists=True",
+                            "the name " + Quoted(message.name) + " is taken " + In(message.name_space) +
+                                " by a living " + Called(other) + "; use another name, or get_if_exists=True",
                             out);
     }
     ActorAnswer answer{message.request, taken->second, other.metadata, ""};
@@ -234,9 +238,8 @@ void ActorDirectory::Handle(const ActorLookedUp& event, std::vector<DirectoryAct
     answer.actor = found->second;
     answer.metadata = actors_.at(found->second).metadata;
   } else {
-    answer.error = "there is no living actor named " + Quoted(message.name.substr(0, kMaxNameBytes)) +
-                   " in namespace " + Quoted(message.name_space.substr(0, kMaxNameBytes)) +
-                   "; it was never created, or it has ended";
+    answer.error = "there is no living actor named " + Quoted(message.name.substr(0, kMaxNameBytes)) + " " +
+                   In(message.name_space.substr(0, kMaxNameBytes)) + "; it was never created, or it has ended";
   }
   out.emplace_back(AnswerCreator{event.from, std::move(answer)});
 }

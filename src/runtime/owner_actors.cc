@@ -95,6 +95,15 @@ void Owner::SubmitCall(Object* handle, const Submission& submission, int64_t now
   Settle(out);
 }
 
+void Owner::ActorKillAsked(Object* handle, bool no_restart) {
+  Actor* actor = ActorOf(handle);
+  if (no_restart) {
+    actor->killed = true;
+  } else if (actor->worker >= 0) {
+    actor->killed_incarnation = actor->incarnation;
+  }
+}
+
 void Owner::MarkDirty(Actor* actor) {
   if (actor->dirty) return;
   actor->dirty = true;
@@ -106,7 +115,7 @@ void Owner::PumpActor(Actor* actor, Actions& out) {
     actor->placed = true;
     out.push_back({.kind = ActionKind::kPlaceActor, .id = actor->handle->id});
   }
-  if (actor->worker < 0) return;
+  if (actor->worker < 0 || actor->killed || actor->incarnation == actor->killed_incarnation) return;
   for (Task* task = actor->queue.first; task;) {
     LeasedWorker& worker = workers_[actor->worker];
     if (worker.dead || worker.full || worker.pushed.size >= max_pushed) return;
