@@ -8,8 +8,8 @@
 namespace weft::python {
 
 // Each: false with an exception set.
-bool Number(PyObject* options, const char* name, double* value);      // None: 0
-bool Text(PyObject* options, const char* name, std::string* value);   // str or bytes; None: unchanged
+bool Number(PyObject* options, const char* name, double* value);     // None: 0
+bool Text(PyObject* options, const char* name, std::string* value);  // str or bytes; None: unchanged
 bool Flag(PyObject* options, const char* name, bool* value);
 // num_gpus, memory and resources, and the CPUs of the attribute `cpus`; sorted.
 bool ReadShape(PyObject* options, const char* cpus, core::ResourceAmounts& shape);

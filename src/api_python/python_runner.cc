@@ -144,7 +144,7 @@ void PythonRunner::Conclude(PythonCall& call, const std::vector<ObjectId>& retur
   }
   if (returns.empty()) return;
   Owned items(PyTuple_CheckExact(result) || PyList_CheckExact(result) ? PySequence_Fast(result, "")
-                                                                                  : PySequence_Tuple(result));
+                                                                      : PySequence_Tuple(result));
   if (!items) {
     PyErr_Format(PyExc_TypeError, "task '%s' has num_returns=%zu, but it returned a %s, which cannot be divided",
                  call.what->name.c_str(), returns.size(), Py_TYPE(result)->tp_name);
@@ -163,7 +163,8 @@ void PythonRunner::Conclude(PythonCall& call, const std::vector<ObjectId>& retur
   }
 }
 
-bool PythonRunner::Encode(const PythonCall& call, PyObject* value, ObjectId id, core::TaskReturn& out, size_t* inline_bytes) {
+bool PythonRunner::Encode(const PythonCall& call, PyObject* value, ObjectId id, core::TaskReturn& out,
+                          size_t* inline_bytes) {
   Contained inside;
   Encoded encoded;
   encoded.bytes.swap(out.bytes);
@@ -225,8 +226,8 @@ void PythonRunner::Fail(PythonCall& call, core::TaskOutcome& outcome) {
   if (!call.what->retry_exceptions.empty() && call.what->kind == core::TemplateKind::kTask) {
     PyObject* judge = Callback("weft._errors", "should_retry");
     Owned again(judge ? PyObject_CallFunction(judge, "Oy#", value, call.what->retry_exceptions.data(),
-                                                static_cast<Py_ssize_t>(call.what->retry_exceptions.size()))
-                        : nullptr);
+                                              static_cast<Py_ssize_t>(call.what->retry_exceptions.size()))
+                      : nullptr);
     if (again && PyObject_IsTrue(again.get()) == 1) outcome.kind = core::ReplyKind::kRetryableError;
     PyErr_Clear();
   }
@@ -296,8 +297,7 @@ core::ActorMode PythonRunner::mode() {
   int is_async;
   unsigned int limit;
   PyObject* groups;
-  if (!description ||
-      !PyArg_ParseTuple(description.get(), "pIO!", &is_async, &limit, &PyDict_Type, &groups)) {
+  if (!description || !PyArg_ParseTuple(description.get(), "pIO!", &is_async, &limit, &PyDict_Type, &groups)) {
     PyErr_WriteUnraisable(Py_None);
     return mode;
   }
@@ -423,10 +423,9 @@ void PythonRunner::StartOnLoop(core::Execution& execution) {
     PyObject* start = Callback("weft._actor_worker", "start_task");
     Owned capsule(PyCapsule_New(&execution, nullptr, nullptr));
     Owned done(capsule ? PyCFunction_New(&on_task_done, capsule.get()) : nullptr);
-    call->aio_task =
-        start && done ? PyObject_CallFunction(start, "OKO", result.get(),
-                                              static_cast<unsigned long long>(call->execution), done.get())
-                      : nullptr;
+    call->aio_task = start && done ? PyObject_CallFunction(start, "OKO", result.get(),
+                                                           static_cast<unsigned long long>(call->execution), done.get())
+                                   : nullptr;
     if (call->aio_task) return;
     result = Owned();
   }

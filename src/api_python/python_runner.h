@@ -36,7 +36,7 @@ struct PythonCall {
   core::ProcessId submitter;
   uint64_t task = 0;
   uint64_t execution = 0;
-  unsigned long thread = 0;     // that runs it, as Python numbers threads
+  unsigned long thread = 0;      // that runs it, as Python numbers threads
   PyObject* aio_task = nullptr;  // or the asyncio task
   void DropArguments();
 };
@@ -103,8 +103,8 @@ class PythonRunner final : public core::TaskRunner {
   uint32_t pool_idle_ = 0, pool_threads_ = 0, pool_limit_ = 0;
 };
 
-extern PythonRunner* g_runner;   // in a worker
-extern PyObject* g_local_task;   // local mode: runs a task here
+extern PythonRunner* g_runner;       // in a worker
+extern PyObject* g_local_task;       // local mode: runs a task here
 extern PyObject* g_call_in_context;  // an asyncio actor: the ContextVar of the present call's number; else nullptr
 
 // Before a submission: which execution submits.

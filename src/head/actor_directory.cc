@@ -104,7 +104,8 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
   if (message.request != 0) {
     out.emplace_back(AnswerCreator{event.from, ActorAnswer{message.request, id, actor.metadata, ""}});
   }
-  out.emplace_back(WantActor{id, actor.to_place, actor.to_hold, actor.depth});
+  actor.deferred = message.deferred != 0;
+  if (!actor.deferred) out.emplace_back(WantActor{id, actor.to_place, actor.to_hold, actor.depth});
 
   if (auto early = early_.find(id); early != early_.end()) {
     Early before = std::move(early->second);
@@ -117,6 +118,18 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
     }
     if (before.killed) Handle(ActorKilled{event.from, id, before.no_restart}, out);
   }
+}
+
+void ActorDirectory::Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out) {
+  auto found = actors_.find(event.actor);
+  if (event.actor.owner != event.from) {
+    out.emplace_back(RefuseSender{event.from, "spoke for an actor of another process"});
+    return;
+  }
+  if (found == actors_.end() || !found->second.deferred || found->second.ending != Ending::kNo) return;
+  auto& actor = found->second;
+  actor.deferred = false;
+  out.emplace_back(WantActor{event.actor, actor.to_place, actor.to_hold, actor.depth});
 }
 
 void ActorDirectory::RefuseCreation(const ActorCreated& event, const std::string& why,

@@ -36,6 +36,10 @@ struct ActorCreated {  // the shapes are valid
   ProcessId from;
   CreateActor message;
 };
+struct ActorArgumentsCame {  // its creator has what the constructor needs
+  ProcessId from;
+  ObjectId actor;
+};
 struct ActorLookedUp {
   ProcessId from;
   LookupActor message;
@@ -143,6 +147,7 @@ class ActorDirectory {
   explicit ActorDirectory(Limits limits) : limits_(limits) {}
 
   void Handle(const ActorCreated& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorLookedUp& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorsListed& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorWatched& event, std::vector<DirectoryAction>& out);
@@ -177,6 +182,7 @@ class ActorDirectory {
     bool detached = false;
     bool has_name = false;      // still
     bool kill_asked = false;    // with restart
+    bool deferred = false;      // no worker is wanted before its arguments are there
     uint32_t incarnation = 0;   // workers it has had
     int32_t restarts_left = 0;  // -1: any number
     uint32_t restarts = 0;

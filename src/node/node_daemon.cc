@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -243,6 +244,7 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
 
   process.claimed_pid = message.pid;
   session_ = std::move(message);
+  if (::getrandom(&session_number_, sizeof session_number_, 0) < 0) session_number_ = static_cast<uint64_t>(NowNs());
   auto cpus = static_cast<uint64_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
   uint64_t most =
       descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
@@ -276,6 +278,7 @@ bool NodeDaemon::Welcomed(Process& process) {
   welcome.driver = ProcessId{1};
   welcome.object_store_bytes = budget_->capacity_bytes();
   welcome.reserved_bytes = budget_->Admit(process.id, kReservedBytes);
+  welcome.session = session_number_;
   welcome.cpus = static_cast<uint32_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
   Send(process, welcome, {process.doorbell_fd});
   return true;

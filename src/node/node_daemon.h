@@ -103,6 +103,7 @@ class NodeDaemon {
   void Handle(Process& process, KillActor& message);
   void Handle(Process& process, ActorConstructed& message);
   void Handle(Process& process, ActorExiting& message);
+  void Handle(Process& process, PlaceActor& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
   void Refuse(Process& process, const std::string& why);
@@ -182,6 +183,7 @@ class NodeDaemon {
   uint64_t last_number_ = 1;  // the highest number given to a process
 
   std::optional<OpenSession> session_;
+  uint64_t session_number_ = 0;
   std::unique_ptr<LocalScheduler> scheduler_;
   ActorDirectory directory_;
   std::unique_ptr<WorkerPool> pool_;

@@ -105,9 +105,9 @@ const Function* Owner::FindFunction(const FunctionKey& key) const {
 }
 
 const TaskTemplate* Owner::InternTemplate(TaskTemplate what) {
-  auto& slot = template_index_[{static_cast<uint8_t>(what.kind), what.function, what.shape, what.num_returns,
-                                what.max_retries, what.name, what.retry_exceptions, what.method, what.group,
-                                what.actor_options}];
+  auto& slot =
+      template_index_[{static_cast<uint8_t>(what.kind), what.function, what.shape, what.num_returns, what.max_retries,
+                       what.name, what.retry_exceptions, what.method, what.group, what.actor_options}];
   if (!slot) {
     what.number = static_cast<uint32_t>(templates_.size());
     slot = &templates_.emplace_back(std::move(what));
@@ -569,8 +569,7 @@ void Owner::RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, A
     int32_t limit = task->what->max_retries;
     if (task->what->kind == TemplateKind::kCreation) {
       Finish(task, out);  // the next incarnation gets another one
-    } else if (task->actor->state != ActorState::kDead &&
-               (limit < 0 || task->attempt < static_cast<uint32_t>(limit))) {
+    } else if (task->actor->state != ActorState::kDead && (limit < 0 || task->attempt < static_cast<uint32_t>(limit))) {
       ++task->attempt;
       Requeue(task, out);
     } else {
@@ -730,7 +729,8 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
     // The worker took the mentions over when it claimed the task, and gives them back itself.
     task->mentioned.reset();
     int32_t limit = task->what->max_retries;
-    if (kind == ReplyKind::kRetryableError && !task->cancelled && (limit < 0 || task->attempt < static_cast<uint32_t>(limit))) {
+    if (kind == ReplyKind::kRetryableError && !task->cancelled &&
+        (limit < 0 || task->attempt < static_cast<uint32_t>(limit))) {
       ++task->attempt;
       Retry(task, out);
     } else if (kind == ReplyKind::kValues && values.size() == task->what->num_returns) {

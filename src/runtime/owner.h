@@ -152,10 +152,10 @@ struct Task {
   bool cancelled = false;
   bool cancel_forced = false;
   bool cancel_recursive = false;
-  bool holds_handle = false;  // of its actor
-  Actor* actor = nullptr;  // whose call or creation it is
-  uint64_t order = 0;      // among the calls to that actor
-  uint64_t parent = 0;     // the execution in this worker that submitted it; 0 in a driver
+  bool holds_handle = false;                        // of its actor
+  Actor* actor = nullptr;                           // whose call or creation it is
+  uint64_t order = 0;                               // among the calls to that actor
+  uint64_t parent = 0;                              // the execution in this worker that submitted it; 0 in a driver
   std::unique_ptr<std::vector<Object*>> mentioned;  // what the worker it was pushed to was mentioned for
   Object* Return(uint32_t i) const { return i == 0 ? first_return : more_returns[i - 1]; }
 };
@@ -202,7 +202,7 @@ struct Actor {
   size_t pending_calls = 0;
   TaskList queue;  // not pushed, in order
   const TaskTemplate* creation = nullptr;
-  std::string creation_arguments;             // kept for restarts, as are
+  std::string creation_arguments;              // kept for restarts, as are
   std::vector<Object*> creation_dependencies;  // held
   std::vector<Object*> creation_contained;     // held
   AssignedGpus gpus;

@@ -170,8 +170,7 @@ void Owner::FailCall(Task* task, bool may_have_run, Actions& out) {
   std::string text = dead ? "ActorDiedError\n" : "ActorUnavailableError\n";
   text += "the call of '" + task->what->name + "' failed because its actor " + (dead ? "is dead" : "died and restarts");
   if (!actor.why.empty()) text += ": " + actor.why;
-  text += may_have_run ? ". The call was running, so it may have had effects"
-                       : ". The call did not run";
+  text += may_have_run ? ". The call was running, so it may have had effects" : ". The call did not run";
   if (may_have_run && task->what->max_retries == 0) {
     text += "; max_task_retries=0, so it was not run again";
   }

@@ -206,7 +206,7 @@ class Runtime {
     std::vector<bool> defined;  // by template number: sent on this channel
     LeaseId told_lease;         // the worker knows what the lease holds
     bool told_actor = false;
-    bool to_notify = false;     // is in to_notify_
+    bool to_notify = false;  // is in to_notify_
   };
 
   Runtime();

@@ -109,8 +109,8 @@ void Runtime::KillActor(Object* handle, bool no_restart) {
 }
 
 bool Runtime::SubmitCall(Object* handle, const TaskTemplate* what, std::string_view arguments,
-                         std::span<Object* const> dependencies, std::span<Object* const> contained,
-                         size_t max_pending, Object** returns) {
+                         std::span<Object* const> dependencies, std::span<Object* const> contained, size_t max_pending,
+                         Object** returns) {
   std::unique_lock lock(mutex_);
   if (max_pending > 0 && owner_->ActorOf(handle)->pending_calls >= max_pending) {
     Drain();

@@ -37,8 +37,8 @@ void WorkerMachine::Decline(Owner& owner, References& accepted, Actions& out) {
   accepted.clear();
 }
 
-void WorkerMachine::Release(Owner& owner, ProcessId submitter, References& accepted,
-                            std::vector<GivenBack>& given_back, std::vector<uint64_t>& retained, Actions& out) {
+void WorkerMachine::Release(Owner& owner, ProcessId submitter, References& accepted, std::vector<GivenBack>& given_back,
+                            std::vector<uint64_t>& retained, Actions& out) {
   for (auto& [object, counted] : accepted) object->local_references.fetch_sub(1, std::memory_order_acq_rel);
   // Nothing is freed in this loop, and an object that is listed twice is settled the first time.
   for (auto& [object, counted] : accepted) {

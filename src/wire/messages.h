@@ -217,12 +217,12 @@ struct ActorChanged {  // the channel to the worker was opened before
   std::string error;  // kDead: the constructor's exception, if it was that
 };
 
-using Message =
-    std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
-                 OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened,
-                 LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed,
-                 ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
-                 ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged, PlaceActor>;
+using Message = std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked,
+                             SegmentCreated, OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell,
+                             Welcome, ChannelOpened, LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened,
+                             MemoryReserved, TrimMemory, Routed, ObjectsFreed, WorkerOutput, LeaseRefused, Exit,
+                             CreateActor, LookupActor, ListActors, WatchActor, ReleaseActor, KillActor,
+                             ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged, PlaceActor>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -12,10 +12,10 @@
 namespace weft::core {
 
 enum class PeerMessageKind : uint8_t {
-  kMention = 1,   // `process` borrows `id` of the receiver, `count` times more
-  kGiveBack = 2,  // ... times less
-  kAskValue = 3,  // the sender borrows `id` of the receiver and wants its value
-  kValue = 4,     // the answer; the sender owns `id`
+  kMention = 1,       // `process` borrows `id` of the receiver, `count` times more
+  kGiveBack = 2,      // ... times less
+  kAskValue = 3,      // the sender borrows `id` of the receiver and wants its value
+  kValue = 4,         // the answer; the sender owns `id`
   kCancelObject = 5,  // cancel the task that makes `id` of the receiver; `count`: 1 force, 2 recursive
   kCancelTask = 6,    // the receiver runs task `id.index` of the sender: cancel it; `count` likewise
 };
