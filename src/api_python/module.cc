@@ -12,6 +12,7 @@
 #include "api_python/codec.h"
 #include "api_python/completions.h"
 #include "api_python/object_ref.h"
+#include "api_python/observe.h"
 #include "api_python/python_runner.h"
 #include "api_python/remote_function.h"
 #include "api_python/state.h"
@@ -537,7 +538,9 @@ nb::object NextEvent() {
   if (event.kind == core::RuntimeEvent::kOutput) {
     nb::object text =
         nb::steal(PyUnicode_DecodeUTF8(event.text.data(), static_cast<Py_ssize_t>(event.text.size()), "replace"));
-    return nb::make_tuple("output", event.pid, event.is_stderr, text);
+    nb::object name =
+        nb::steal(PyUnicode_DecodeUTF8(event.name.data(), static_cast<Py_ssize_t>(event.name.size()), "replace"));
+    return nb::make_tuple("output", event.pid, event.is_stderr, text, name);
   }
   nb::object callback = nb::steal(static_cast<PyObject*>(event.cookie));
   nb::object ref = nb::steal(NewRef(event.object, true));
@@ -651,4 +654,5 @@ NB_MODULE(_core, m) {
   m.def("empty", &Empty);
   m.def("run_worker", &RunWorker);
   m.def("stats", &Stats);
+  DefineObserve(m);
 }

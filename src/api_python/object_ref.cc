@@ -29,7 +29,29 @@ std::string Hex(PyObject* self) {
   return core::ToString(ref->object->id);
 }
 
-PyObject* Repr(PyObject* self) { return PyUnicode_FromFormat("ObjectRef(%s)", Hex(self).c_str()); }
+// How a reference is printed: weft.compat.ray changes it for programs that expect Ray's form of 2018. Guarded by the
+// GIL.
+std::string g_printed_name = "ObjectRef";
+size_t g_printed_digits = 0;  // padded with zeros to this length
+
+PyObject* Repr(PyObject* self) {
+  std::string id = Hex(self);
+  if (id.size() < g_printed_digits && id.find(' ') == std::string::npos) id.append(g_printed_digits - id.size(), '0');
+  return PyUnicode_FromFormat("%s(%s)", g_printed_name.c_str(), id.c_str());
+}
+
+PyObject* PrintReferencesAs(PyObject*, PyObject* arguments) {
+  const char* name = nullptr;
+  Py_ssize_t digits = 0;
+  if (!PyArg_ParseTuple(arguments, "sn", &name, &digits)) return nullptr;
+  if (digits < 0 || digits > 1000) {
+    PyErr_SetString(PyExc_ValueError, "digits must be between 0 and 1000");
+    return nullptr;
+  }
+  g_printed_name = name;
+  g_printed_digits = static_cast<size_t>(digits);
+  Py_RETURN_NONE;
+}
 
 PyObject* HexMethod(PyObject* self, PyObject*) { return PyUnicode_FromString(Hex(self).c_str()); }
 
@@ -109,6 +131,9 @@ PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(Dealloc)},
                        {Py_tp_doc, const_cast<char*>("A handle to an immutable object, perhaps not computed yet.")},
                        {0, nullptr}};
 
+PyMethodDef functions[] = {{"_print_references_as", PrintReferencesAs, METH_VARARGS, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
+
 PyType_Spec spec = {"weft.ObjectRef", sizeof(RefObject), 0, Py_TPFLAGS_DEFAULT, slots};
 
 }  // namespace
@@ -162,7 +187,8 @@ bool InitRefType(PyObject* module) {
   g_ref_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   if (!g_ref_type) return false;
   Py_INCREF(g_ref_type);
-  return PyModule_AddObject(module, "ObjectRef", reinterpret_cast<PyObject*>(g_ref_type)) == 0;
+  return PyModule_AddFunctions(module, functions) == 0 &&
+         PyModule_AddObject(module, "ObjectRef", reinterpret_cast<PyObject*>(g_ref_type)) == 0;
 }
 
 PyObject* NewRef(Object* object, bool alias) {

@@ -41,6 +41,36 @@ std::string ActorDirectory::NameOf(ProcessId worker) const {
   return found == workers_.end() ? "worker" : Called(actors_.at(found->second));
 }
 
+std::string ActorDirectory::ClassOf(ProcessId worker) const {
+  auto found = workers_.find(worker);
+  return found == workers_.end() ? "" : actors_.at(found->second).class_name;
+}
+
+std::vector<ActorInfo> ActorDirectory::Describe() const {
+  std::vector<ActorInfo> all;
+  for (const auto& [id, dead] : dead_) {
+    ActorInfo& info = all.emplace_back();
+    info.actor = id;
+    info.state = static_cast<uint8_t>(ActorState::kDead);
+    info.class_name = dead.class_name;
+    info.why = dead.why;
+  }
+  for (const auto& [id, actor] : actors_) {
+    ActorInfo& info = all.emplace_back();
+    info.actor = id;
+    info.state = static_cast<uint8_t>(actor.state);
+    info.incarnation = actor.incarnation;
+    info.worker = actor.worker;
+    info.detached = actor.detached ? 1 : 0;
+    info.restarts_left = actor.restarts_left;
+    info.class_name = actor.class_name;
+    info.name = actor.name;
+    info.name_space = actor.name_space;
+    info.why = actor.why_ending;
+  }
+  return all;
+}
+
 // ---- creation ---------------------------------------------------------------------------------------------------
 
 void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryAction>& out) {
@@ -79,7 +109,7 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
                             out);
     }
     ActorAnswer answer{message.request, taken->second, other.metadata, ""};
-    Remember(id, "it was never created: an actor with its name existed", "");
+    Remember(id, 0, "it was never created: an actor with its name existed", "", message.class_name);
     if (message.request != 0) out.emplace_back(AnswerCreator{event.from, std::move(answer)});
     return;
   }
@@ -120,15 +150,14 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
   }
 }
 
-void ActorDirectory::Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out) {
-  auto found = actors_.find(event.actor);
+void ActorDirectory::Handle(const ActorReadyToPlace& event, std::vector<DirectoryAction>& out) {
   if (event.actor.owner != event.from) {
-    out.emplace_back(RefuseSender{event.from, "spoke for an actor of another process"});
+    out.emplace_back(RefuseSender{event.from, "spoke for an actor that it did not create"});
     return;
   }
-  if (found == actors_.end() || !found->second.deferred || found->second.ending != Ending::kNo) return;
+  auto found = actors_.find(event.actor);
+  if (found == actors_.end() || !std::exchange(found->second.deferred, false)) return;
   auto& actor = found->second;
-  actor.deferred = false;
   out.emplace_back(WantActor{event.actor, actor.to_place, actor.to_hold, actor.depth});
 }
 
@@ -150,7 +179,7 @@ void ActorDirectory::RefuseCreation(const ActorCreated& event, const std::string
     change.why = whole;
     out.emplace_back(TellWatcher{watcher, std::move(change), false});
   }
-  Remember(message.actor, std::move(whole), "");
+  Remember(message.actor, 0, std::move(whole), "", message.class_name);
 }
 
 void ActorDirectory::Handle(const ActorPlaced& event, std::vector<DirectoryAction>& out) {
@@ -178,8 +207,7 @@ void ActorDirectory::Handle(const ActorRefused& event, std::vector<DirectoryActi
 ActorDirectory::Entry* ActorDirectory::OfWorker(ProcessId from, ObjectId id, std::vector<DirectoryAction>& out) {
   auto found = actors_.find(id);
   if (found != actors_.end() && found->second.worker == from) return &*found;
-  // A worker that was let go may still have said something.
-  if (found == actors_.end() && dead_.contains(id)) return nullptr;
+  if (found == actors_.end() && let_go_.contains(from)) return nullptr;
   out.emplace_back(RefuseSender{from, "spoke for an actor that it does not run"});
   return nullptr;
 }
@@ -256,7 +284,10 @@ void ActorDirectory::Handle(const ActorWatched& event, std::vector<DirectoryActi
   ActorChanged change{event.actor, static_cast<uint8_t>(ActorState::kDead)};
   change.why =
       dead == dead_.end() ? "no such actor: it died long ago, or its creator did, or it never was" : dead->second.why;
-  if (dead != dead_.end()) change.error = dead->second.error;
+  if (dead != dead_.end()) {
+    change.error = dead->second.error;
+    change.incarnation = dead->second.incarnation;
+  }
   out.emplace_back(TellWatcher{event.from, std::move(change), false});
 }
 
@@ -291,16 +322,18 @@ void ActorDirectory::StopWatching(ObjectId id, const std::set<ProcessId>& watche
   }
 }
 
-void ActorDirectory::Remember(ObjectId id, std::string why, std::string error) {
+void ActorDirectory::Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error,
+                              std::string class_name) {
   if (error.size() > kMaxRememberedError) error.clear();
-  dead_bytes_ += why.size() + error.size();
-  dead_[id] = DeadActor{std::move(why), std::move(error)};
+  DeadActor dead{incarnation, std::move(why), std::move(error), std::move(class_name)};
+  dead_bytes_ += dead.bytes();
+  dead_[id] = std::move(dead);
   dead_in_order_.push_back(id);
   while (dead_.size() > limits_.remembered_dead || dead_bytes_ > limits_.remembered_bytes) {
     ObjectId oldest = dead_in_order_.front();
     dead_in_order_.pop_front();
     auto found = dead_.find(oldest);
-    dead_bytes_ -= found->second.why.size() + found->second.error.size();
+    dead_bytes_ -= found->second.bytes();
     dead_.erase(found);
     auto& highest = forgotten_[oldest.owner];
     highest = std::max(highest, oldest.index);
@@ -313,8 +346,11 @@ void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string&
   auto& actor = found->second;
   GiveNameUp(actor);
   if (actor.due_ns != 0) due_.erase({actor.due_ns, id});
-  if (!actor.worker && actor.due_ns == 0) out.emplace_back(UnwantActor{id});
-  if (actor.worker) workers_.erase(actor.worker);
+  if (!actor.worker && actor.due_ns == 0 && !actor.deferred) out.emplace_back(UnwantActor{id});
+  if (actor.worker) {
+    workers_.erase(actor.worker);
+    let_go_.insert(actor.worker);
+  }
   for (ProcessId watcher : actor.watchers) {
     ActorChanged change{id, static_cast<uint8_t>(ActorState::kDead), actor.incarnation};
     change.why = why;
@@ -323,8 +359,10 @@ void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string&
   }
   StopWatching(id, actor.watchers);
   metadata_bytes_ -= actor.metadata.size();
+  std::string class_name = std::move(actor.class_name);
+  uint32_t incarnation = actor.incarnation;
   actors_.erase(found);
-  Remember(id, why, error);
+  Remember(id, incarnation, why, error, std::move(class_name));
 }
 
 void ActorDirectory::BeginEnding(Entry& entry, Ending ending, const std::string& why,
@@ -432,6 +470,7 @@ void ActorDirectory::Handle(const ProcessEnded& event, std::vector<DirectoryActi
     ObjectId id = worker->second;
     WorkerEnded(id, event, out);
   }
+  let_go_.erase(event.process);
 
   std::string why = "was ended because its creator, process " + ToString(event.process);
   if (event.pid != 0) why += " (pid " + std::to_string(event.pid) + ")";
@@ -484,6 +523,7 @@ void ActorDirectory::CheckInvariants() const {
     WEFT_CHECK(!dead_.contains(id) && !early_.contains(id), "an actor is in one place");
     bool has_worker = actor.state == ActorState::kStarting || actor.state == ActorState::kAlive;
     WEFT_CHECK(has_worker == static_cast<bool>(actor.worker), "an actor has a worker in these states only");
+    WEFT_CHECK(!actor.deferred || actor.state == ActorState::kPending, "what is deferred waits");
     WEFT_CHECK(actor.ending == Ending::kNo || has_worker, "without a worker an actor ends at once");
     if (has_worker) {
       auto found = workers_.find(actor.worker);

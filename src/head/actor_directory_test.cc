@@ -148,7 +148,7 @@ TEST(ActorDirectory, WatchersAreToldAtOnceAndOfEveryChange) {
   EXPECT_EQ(t.End(2),
             "tell 1: 1.5 is dead #1 (actor Counter (pid 1002) was killed by signal 9 (SIGKILL)); "
             "tell 9: 1.5 is dead #1 (actor Counter (pid 1002) was killed by signal 9 (SIGKILL))");
-  EXPECT_EQ(t.Watch(9, 1, 5), "tell 9: 1.5 is dead (actor Counter (pid 1002) was killed by signal 9 (SIGKILL))");
+  EXPECT_EQ(t.Watch(9, 1, 5), "tell 9: 1.5 is dead #1 (actor Counter (pid 1002) was killed by signal 9 (SIGKILL))");
 }
 
 TEST(ActorDirectory, AFailedConstructorIsFinal) {
@@ -159,7 +159,7 @@ TEST(ActorDirectory, AFailedConstructorIsFinal) {
             "let 2 leave; tell 1: 1.5 is dead #1 (the constructor of actor Counter \"a\" raised an exception) [boom]");
   EXPECT_EQ(t.End(2), "");
   EXPECT_EQ(t.Watch(9, 1, 5),
-            "tell 9: 1.5 is dead (the constructor of actor Counter \"a\" raised an exception) [boom]");
+            "tell 9: 1.5 is dead #1 (the constructor of actor Counter \"a\" raised an exception) [boom]");
   EXPECT_EQ(t.Create(1, 6, {.name = "a"}), "want 1.6");
 }
 
@@ -247,6 +247,21 @@ TEST(ActorDirectory, WithoutAWorkerAnActorEndsAtOnce) {
   EXPECT_NE(t.directory.next_wakeup_ns(), INT64_MAX);
   EXPECT_EQ(t.Release(1, 1, 7), "tell 1: 1.7 is dead #2 (actor Counter ended because no handle to it was left)");
   EXPECT_EQ(t.directory.next_wakeup_ns(), INT64_MAX);
+}
+
+TEST(ActorDirectory, ADeferredActorWaitsForItsCreatorsWord) {
+  Transcript t;
+  CreateActor message;
+  message.deferred = 1;
+  for (uint64_t index : {5, 6}) {
+    message.actor = t.Id(1, index);
+    EXPECT_EQ(t(ActorCreated{ProcessId{1}, message}), "");
+  }
+  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{2}, t.Id(1, 5)}), "refuse 2: spoke for an actor that it did not create");
+  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{1}, t.Id(1, 5)}), "want 1.5");
+  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{1}, t.Id(1, 5)}), "");
+  EXPECT_EQ(t.Kill(1, 1, 6), "tell 1: 1.6 is dead (actor without a class was killed on request)");
+  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{1}, t.Id(1, 6)}), "");
 }
 
 TEST(ActorDirectory, AWorkerThatComesTooLateIsLetGo) {
@@ -391,6 +406,151 @@ TEST(ActorDirectory, TheDeadAreForgottenInTheEnd) {
   EXPECT_EQ(t.Watch(8, 1, 1001), "");
   EXPECT_EQ(t.Watch(8, 1, 1002), "");
   EXPECT_NE(t.Watch(8, 1, 1003).find("tell 8: 1.1003 is dead (no such actor"), std::string::npos);
+}
+
+// Processes, a scheduler and watchers that do random but possible things. Whatever happens: the tables agree, a watcher
+// hears of states in a possible order, and in the end of every actor's death.
+class RandomSession {
+ public:
+  explicit RandomSession(uint64_t seed)
+      : random_(seed), directory_(ActorDirectory::Limits{.actors = 12, .remembered_dead = 20, .early = 4}) {
+    processes_ = {1, 2, 3};  // the first only watches, to the end
+  }
+
+  void Step() {
+    now_ += static_cast<int64_t>(random_.Below(200)) * kMs;
+    Do(DirectoryTicked{now_});
+    uint64_t process = Any(processes_);
+    ObjectId actor{ProcessId{std::max<uint64_t>(2, Any(processes_))}, 1 + random_.Below(next_index_ + 2)};
+    switch (random_.Below(10)) {
+      case 0:
+      case 1: {
+        if (process == 1) break;
+        CreateActor message;
+        message.actor = ObjectId{ProcessId{process}, ++next_index_};
+        message.max_restarts = static_cast<int32_t>(random_.Below(4)) - 1;
+        message.detached = random_.Chance(20);
+        message.deferred = random_.Chance(20);
+        message.get_if_exists = random_.Chance(50);
+        if (random_.Chance(40)) message.name = "name" + std::to_string(random_.Below(3));
+        message.metadata = std::string(random_.Below(100), 'm');
+        Do(ActorCreated{ProcessId{process}, message});
+        break;
+      }
+      case 2:
+        if (!wanted_.empty() && processes_.size() < 20) {
+          ObjectId placed = *wanted_.begin();
+          wanted_.erase(wanted_.begin());
+          uint64_t worker = ++next_process_;
+          processes_.insert(worker);
+          Do(ActorPlaced{placed, ProcessId{worker}, {}});
+        }
+        break;
+      case 3:
+        if (!running_.empty()) {
+          auto [worker, runs] = *running_.begin();
+          Do(ActorConstructedReported{worker, runs, random_.Chance(80), "boom", now_});
+        }
+        break;
+      case 4:
+        Do(ActorKilled{ProcessId{process}, actor, random_.Chance(50), processes_.contains(actor.owner.value)});
+        break;
+      case 5:
+        actor.owner = ProcessId{process};
+        Do(ActorReleased{ProcessId{process}, actor});
+        break;
+      case 6:
+        actor.owner = ProcessId{process};
+        Do(ActorReadyToPlace{ProcessId{process}, actor});
+        break;
+      case 7:
+        if (process > 3 || random_.Chance(5)) End(process);
+        break;
+      case 8:
+        Do(ActorWatched{ProcessId{process}, actor, processes_.contains(actor.owner.value)});
+        if (processes_.contains(process)) watched_.emplace(ProcessId{process}, actor);
+        break;
+      case 9:
+        if (!running_.empty()) Do(ActorExitingReported{running_.begin()->first, running_.begin()->second});
+        break;
+    }
+  }
+  void Finish() {
+    while (processes_.size() > 1) End(*processes_.rbegin());
+    EXPECT_EQ(directory_.living(), 0u);
+    EXPECT_EQ(directory_.next_wakeup_ns(), INT64_MAX);
+    for (const auto& [process, actor] : watched_) {
+      if (process.value != 1 || told_dead_.contains({process, actor})) continue;
+      ADD_FAILURE() << "process " << ToString(process) << " never heard of the end of " << Text(actor);
+    }
+  }
+
+ private:
+  uint64_t Any(const std::set<uint64_t>& set) {
+    auto entry = set.begin();
+    std::advance(entry, static_cast<long>(random_.Below(set.size())));
+    return *entry;
+  }
+  void End(uint64_t process) {
+    if (process == 1) return;
+    processes_.erase(process);
+    running_.erase(ProcessId{process});
+    std::erase_if(wanted_, [&](ObjectId id) { return id.owner.value == process; });
+    Do(ProcessEnded{ProcessId{process}, 1, "killed by signal 9 (SIGKILL)", now_});
+  }
+  template <class Event>
+  void Do(const Event& event) {
+    std::vector<DirectoryAction> actions;
+    directory_.Handle(event, actions);
+    directory_.CheckInvariants();
+    for (const auto& action : actions) {
+      if (auto* want = std::get_if<WantActor>(&action)) {
+        EXPECT_TRUE(wanted_.insert(want->actor).second) << "wanted twice";
+        EXPECT_TRUE(processes_.contains(want->actor.owner.value)) << "nobody could construct it";
+      } else if (auto* unwant = std::get_if<UnwantActor>(&action)) {
+        wanted_.erase(unwant->actor);
+      } else if (auto* leave = std::get_if<LetWorkerLeave>(&action)) {
+        EXPECT_TRUE(processes_.contains(leave->worker.value));
+      } else if (auto* tell = std::get_if<TellWatcher>(&action)) {
+        const auto& change = tell->change;
+        EXPECT_TRUE(processes_.contains(tell->process.value)) << "the dead are told nothing";
+        bool runs = change.state == 2 || change.state == 3;
+        EXPECT_EQ(tell->open_channel, runs);
+        EXPECT_EQ(static_cast<bool>(change.worker), runs);
+        EXPECT_EQ(change.why.empty(), change.state != 5 && (change.state != 4 || change.why.empty()));
+        auto& incarnation = incarnations_[{tell->process, change.actor}];
+        // Who asks again after the end may hear only that there is no such actor.
+        bool again = told_dead_.contains({tell->process, change.actor});
+        EXPECT_TRUE(again ? change.state == 5 : change.incarnation >= incarnation) << "incarnations only grow";
+        incarnation = std::max(incarnation, change.incarnation);
+        if (change.state == 2) running_[change.worker] = change.actor;
+        if (change.state == 5) told_dead_.emplace(tell->process, change.actor);
+      } else if (std::holds_alternative<RefuseSender>(action)) {
+        ADD_FAILURE() << "nobody overstepped: " << Describe(action);
+      }
+    }
+  }
+
+  Random random_;
+  ActorDirectory directory_;
+  int64_t now_ = 0;
+  uint64_t next_index_ = 0;
+  uint64_t next_process_ = 3;
+  std::set<uint64_t> processes_;
+  std::set<ObjectId> wanted_;
+  std::map<ProcessId, ObjectId> running_;  // workers
+  std::set<std::pair<ProcessId, ObjectId>> watched_, told_dead_;
+  std::map<std::pair<ProcessId, ObjectId>, uint32_t> incarnations_;
+};
+
+TEST(ActorDirectory, RandomSessionsKeepTheTablesInOrder) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    RandomSession session(seed);
+    for (int i = 0; i < 300; ++i) session.Step();
+    session.Finish();
+    if (HasFailure()) return;
+  }
 }
 
 }  // namespace

@@ -55,6 +55,7 @@ class TestDriver {
     std::vector<std::string> command = {WEFT_TEST_WORKER};
     bool zygote = false;
     bool forward_output = true;
+    ResourceAmounts more;  // beside the CPUs
     bool open = true;
   };
 
@@ -72,6 +73,7 @@ class TestDriver {
     OpenSession open;
     open.pid = ::getpid();
     open.resources = {{"CPU", static_cast<int64_t>(options.cpus * kResourceUnit)}};
+    open.resources.insert(open.resources.end(), options.more.begin(), options.more.end());
     open.object_store_bytes = 64 << 20;
     open.python_workers = options.zygote;
     open.worker_command = options.command;
@@ -117,6 +119,37 @@ class TestDriver {
   }
   std::string ExpectReport(ProcessId from, const std::string& start) {
     return Expect<Routed>([&](const Routed& m) { return m.from == from && m.payload.starts_with(start); }).payload;
+  }
+  void Create(uint64_t index, int32_t max_restarts = 0, double cpus = 0, const std::string& name = "") {
+    CreateActor create;
+    create.actor = ObjectId{ProcessId{1}, index};
+    if (cpus > 0) create.to_place = {{"CPU", static_cast<int64_t>(cpus * kResourceUnit)}};
+    create.max_restarts = max_restarts;
+    create.class_name = "Counter";
+    create.name = name;
+    create.request = name.empty() ? 0 : index;
+    Send(create);
+  }
+  ActorChanged ExpectActor(uint64_t index, ActorState state) {
+    return Expect<ActorChanged>(
+        [&](const ActorChanged& m) { return m.actor.index == index && m.state == static_cast<uint8_t>(state); });
+  }
+  // Created, constructed and alive; its worker.
+  ProcessId LivingActor(uint64_t index, int32_t max_restarts = 0, const std::string& name = "") {
+    Create(index, max_restarts, 0, name);
+    ProcessId worker = ExpectActor(index, ActorState::kStarting).worker;
+    Command(worker, "constructed 1 " + std::to_string(index) + " 1");
+    EXPECT_EQ(ExpectActor(index, ActorState::kAlive).worker, worker);
+    return worker;
+  }
+  // Where in what was received and not yet expected.
+  template <class M>
+  size_t Position(std::function<bool(const M&)> condition) {
+    for (size_t i = 0; i < kept_.size(); ++i) {
+      auto* message = std::get_if<M>(&kept_[i].message);
+      if (message != nullptr && condition(*message)) return i;
+    }
+    return SIZE_MAX;
   }
   ProcessDied ExpectDeath(ProcessId process) {
     return Expect<ProcessDied>([&](const ProcessDied& m) { return m.process == process; });
@@ -513,6 +546,165 @@ TEST_P(NodeDaemonTest, ATargetThatDoesNotReadHoldsUpTheSenderAndNotTheMemory) {
   // When the target goes on, or dies, so does the sender.
   for (pid_t pid : driver.Children()) ::kill(pid, SIGKILL);
   driver.ExpectDeath(lease.worker);
+}
+
+// ---- actors -----------------------------------------------------------------------------------------------------
+
+TEST_P(NodeDaemonTest, AnActorGetsAWorkerOfItsOwn) {
+  TestDriver driver(Options(1));
+  driver.Create(5, 0, 1);
+  auto starting = driver.ExpectActor(5, ActorState::kStarting);
+  EXPECT_EQ(starting.incarnation, 1u);
+  // The channel came first, which the worker confirms.
+  auto opened = driver.Expect<ChannelOpened>(nullptr, 0);
+  EXPECT_EQ(opened.peer, starting.worker);
+  EXPECT_EQ(opened.first_side, 1);
+  driver.ExpectReport(starting.worker, "channel to 1");
+  // While the constructor runs it has the only CPU; afterwards it holds nothing.
+  driver.Wish(1);
+  driver.Command(starting.worker, "constructed 1 5 1");
+  driver.ExpectActor(5, ActorState::kAlive);
+  EXPECT_NE(driver.Expect<LeaseGranted>().worker, starting.worker);
+  driver.Send(ReleaseActor{ObjectId{ProcessId{1}, 5}});
+  auto dead = driver.ExpectActor(5, ActorState::kDead);
+  EXPECT_NE(dead.why.find("actor Counter (pid "), std::string::npos) << dead.why;
+  EXPECT_NE(dead.why.find("no handle to it was left"), std::string::npos) << dead.why;
+  driver.ExpectDeath(starting.worker);
+}
+
+TEST_P(NodeDaemonTest, AnActorsDeathIsToldBeforeTheProcesss) {
+  TestDriver driver(Options(1));
+  ProcessId worker = driver.LivingActor(5);
+  driver.Command(worker, "raise 9");
+  auto of_actor = [&](const ActorChanged& m) { return m.state == static_cast<uint8_t>(ActorState::kDead); };
+  auto of_process = [&](const ProcessDied& m) { return m.process == worker; };
+  while (driver.Position<ProcessDied>(of_process) == SIZE_MAX) ASSERT_TRUE(driver.Receive(NowNs() + kPatienceNs));
+  EXPECT_LT(driver.Position<ActorChanged>(of_actor), driver.Position<ProcessDied>(of_process));
+  auto dead = driver.ExpectActor(5, ActorState::kDead);
+  EXPECT_TRUE(dead.why.starts_with("actor Counter (pid ")) << dead.why;
+  EXPECT_TRUE(dead.why.ends_with(") was killed by signal 9 (SIGKILL)")) << dead.why;
+  driver.ExpectDeath(worker);
+}
+
+TEST_P(NodeDaemonTest, ACrashedActorComesBackOnAnotherWorker) {
+  TestDriver driver(Options(1));
+  ProcessId worker = driver.LivingActor(5, 1);
+  driver.Command(worker, "exit 3");
+  auto restarting = driver.ExpectActor(5, ActorState::kRestarting);
+  EXPECT_TRUE(restarting.why.ends_with("exited with code 3")) << restarting.why;
+  auto starting = driver.ExpectActor(5, ActorState::kStarting);
+  EXPECT_NE(starting.worker, worker);
+  EXPECT_EQ(starting.incarnation, 2u);
+  driver.Send(KillActor{ObjectId{ProcessId{1}, 5}, 0});
+  auto dead = driver.ExpectActor(5, ActorState::kDead);
+  EXPECT_NE(dead.why.find("restarted 1 time,"), std::string::npos) << dead.why;
+}
+
+TEST_P(NodeDaemonTest, AFailedConstructorEndsTheActorAndTheWorkerLeaves) {
+  TestDriver driver(Options(1));
+  driver.Create(5, -1);
+  ProcessId worker = driver.ExpectActor(5, ActorState::kStarting).worker;
+  driver.Command(worker, "constructed 1 5 0");
+  EXPECT_EQ(driver.ExpectActor(5, ActorState::kDead).error, "boom");
+  EXPECT_EQ(driver.ExpectDeath(worker).how, "exited with code 0");
+}
+
+TEST_P(NodeDaemonTest, WatchersGetAChannelAndTheNews) {
+  TestDriver driver(Options(2));
+  auto other = driver.Lease();
+  driver.Command(other.worker, "watch 1 5");  // before it is created
+  driver.Command(other.worker, "hello");
+  driver.ExpectReport(other.worker, "echo");
+  ProcessId worker = driver.LivingActor(5);
+  driver.ExpectReport(other.worker, "channel to " + ToString(worker) + " first 1");
+  driver.ExpectReport(other.worker, "actor 5 state 2 on " + ToString(worker));
+  driver.ExpectReport(other.worker, "actor 5 state 3 on " + ToString(worker));
+  driver.ExpectReport(worker, "channel to " + ToString(other.worker) + " first 0");
+  // It may call itself.
+  driver.Command(worker, "watch 1 5");
+  driver.ExpectReport(worker, "channel to " + ToString(worker) + " first 0");
+  driver.ExpectReport(worker, "channel to " + ToString(worker) + " first 1");
+  driver.ExpectReport(worker, "actor 5 state 3");
+  driver.Command(worker, "exiting 1 5");
+  driver.Command(worker, "hello");
+  driver.ExpectReport(worker, "echo");  // it has sent what it had to say
+  driver.Command(worker, "exit 0");
+  EXPECT_NE(driver.ExpectReport(other.worker, "actor 5 state 5").find("ended itself"), std::string::npos);
+  driver.Command(other.worker, "watch 77 1");
+  EXPECT_NE(driver.ExpectReport(other.worker, "actor 1 state 5").find("no such actor"), std::string::npos);
+}
+
+TEST_P(NodeDaemonTest, NamesAreAnsweredAndFreedByAKill) {
+  TestDriver driver(Options(1));
+  driver.LivingActor(5, 0, "counter");
+  EXPECT_EQ(driver.Expect<ActorAnswer>().error, "");
+  driver.Send(LookupActor{8, "counter", ""});
+  EXPECT_EQ(driver.Expect<ActorAnswer>().actor.index, 5u);
+  driver.Create(6, 0, 0, "counter");
+  EXPECT_NE(driver.Expect<ActorAnswer>().error.find("is taken"), std::string::npos);
+  driver.Send(ListActors{9, 1, ""});
+  EXPECT_EQ(driver.Expect<ActorList>().actors.size(), 1u);
+  driver.Send(KillActor{ObjectId{ProcessId{1}, 5}, 1});
+  driver.LivingActor(7, 0, "counter");
+  EXPECT_TRUE(driver.ExpectActor(5, ActorState::kDead).why.ends_with("was killed on request"));
+}
+
+TEST_P(NodeDaemonTest, ActorsEndWithTheirCreator) {
+  TestDriver driver(Options(2));
+  auto parent = driver.Lease();
+  driver.Command(parent.worker, "create 9");
+  std::string text = driver.ExpectReport(parent.worker, "actor 9 state 2");
+  ProcessId child{std::stoull(text.substr(text.find(" on ") + 4))};
+  driver.Command(child, "constructed " + ToString(parent.worker) + " 9 1");
+  driver.ExpectReport(parent.worker, "actor 9 state 3");
+  driver.Command(parent.worker, "raise 9");
+  driver.ExpectDeath(parent.worker);
+  auto died = driver.ExpectDeath(child);
+  EXPECT_NE(died.how.find("its creator has ended"), std::string::npos) << died.how;
+}
+
+TEST_P(NodeDaemonTest, WhoSpeaksForAnothersActorIsEnded) {
+  TestDriver driver(Options(1));
+  driver.LivingActor(5);
+  auto lease = driver.Lease();
+  driver.Command(lease.worker, "constructed 1 5 1");
+  EXPECT_NE(driver.ExpectDeath(lease.worker).how.find("spoke for an actor"), std::string::npos);
+}
+
+TEST_P(NodeDaemonTest, ManyActorsLiveOnOneCpu) {
+  TestDriver driver(Options(1));
+  constexpr uint64_t kActors = 60;
+  for (uint64_t index = 1; index <= kActors; ++index) driver.Create(index, 0, 1);
+  std::set<ProcessId> workers;
+  for (uint64_t i = 0; i < kActors; ++i) {
+    auto starting = driver.Expect<ActorChanged>(
+        [](const ActorChanged& m) { return m.state == static_cast<uint8_t>(ActorState::kStarting); });
+    workers.insert(starting.worker);
+    driver.Command(starting.worker, "constructed 1 " + std::to_string(starting.actor.index) + " 1");
+  }
+  EXPECT_EQ(workers.size(), kActors);
+  for (uint64_t index = 1; index <= kActors; ++index) driver.ExpectActor(index, ActorState::kAlive);
+  driver.Lease();  // and the CPU is free
+  for (uint64_t index = 1; index <= kActors; ++index) driver.Send(ReleaseActor{ObjectId{ProcessId{1}, index}});
+  for (uint64_t index = 1; index <= kActors; ++index) driver.ExpectActor(index, ActorState::kDead);
+}
+
+TEST_P(NodeDaemonTest, GpusAreAssignedByNumber) {
+  auto options = Options(2);
+  options.more = {{"GPU", 2 * kResourceUnit}};
+  TestDriver driver(options);
+  CreateActor create;
+  create.actor = ObjectId{ProcessId{1}, 5};
+  create.to_place = create.to_hold = {{"GPU", kResourceUnit}};
+  driver.Send(create);
+  EXPECT_EQ(driver.ExpectActor(5, ActorState::kStarting).gpus, (AssignedGpus{{0, kResourceUnit}}));
+  driver.Send(RequestLeases{{{"GPU", kResourceUnit / 2}}, 2, 0});
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(driver.Expect<LeaseGranted>().gpus, (AssignedGpus{{1, kResourceUnit / 2}}));
+  create.actor.index = 6;
+  create.to_place = {{"GPU", 3 * kResourceUnit}};
+  driver.Send(create);
+  auto dead = driver.ExpectActor(6, ActorState::kDead);
+  EXPECT_NE(dead.why.find("only 2 in all"), std::string::npos) << dead.why;
 }
 
 TEST(NodeDaemon, ABrokenInterpreterIsReportedWithItsOwnWords) {

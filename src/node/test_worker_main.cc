@@ -65,6 +65,9 @@ class TestWorker {
       Report("recalled " + std::to_string(recalled->lease.value));
     } else if (auto* died = std::get_if<ProcessDied>(&received.message)) {
       Report("died " + ToString(died->process) + ": " + died->how);
+    } else if (auto* changed = std::get_if<ActorChanged>(&received.message)) {
+      Report("actor " + std::to_string(changed->actor.index) + " state " + std::to_string(changed->state) + " on " +
+             ToString(changed->worker) + " " + changed->why);
     } else if (auto* freed = std::get_if<ObjectsFreed>(&received.message)) {
       Report("freed " + std::to_string(freed->locations.size()));
     } else if (std::holds_alternative<Exit>(received.message)) {
@@ -170,6 +173,27 @@ class TestWorker {
       uint64_t bytes;
       in >> bytes;
       stream_.Queue(ReserveMemory{bytes, 1});
+    } else if (verb == "create") {  // an actor of its own
+      CreateActor create;
+      create.actor = ObjectId{self_, 0};
+      in >> create.actor.index;
+      create.class_name = "Child";
+      stream_.Queue(create);
+    } else if (verb == "constructed") {
+      ActorConstructed constructed;
+      int ok;
+      in >> constructed.actor.owner.value >> constructed.actor.index >> ok;
+      constructed.ok = static_cast<uint8_t>(ok);
+      constructed.error = ok != 0 ? "" : "boom";
+      stream_.Queue(constructed);
+    } else if (verb == "exiting") {
+      ActorExiting exiting;
+      in >> exiting.actor.owner.value >> exiting.actor.index;
+      stream_.Queue(exiting);
+    } else if (verb == "watch") {
+      WatchActor watch;
+      in >> watch.actor.owner.value >> watch.actor.index;
+      stream_.Queue(watch);
     } else {
       Report("echo " + command);
     }

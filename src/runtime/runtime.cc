@@ -73,13 +73,17 @@ Status Runtime::Handshake(const Message& hello) {
   auto received = NextMessage();
   if (!received) return Error{ErrorKind::kGone, "the node daemon ended before it was ready"};
   auto* welcome = std::get_if<Welcome>(&received->message);
-  if (!welcome || received->fds.size() != 1) {
+  if (!welcome || received->fds.empty() || received->fds.size() > 2) {
     return Error{ErrorKind::kGone, "the node daemon answered with something else"};
   }
   welcome_ = *welcome;
   auto doorbell = Doorbell::Open(received->fds[0].get());
   if (!doorbell) return doorbell.error();
   doorbell_ = std::move(*doorbell);
+  // The second descriptor is the event log, unless events are switched off.
+  if (received->fds.size() == 2) {
+    if (auto status = log_.Open(received->fds[1].get()); !status.ok()) return status;
+  }
   owner_ = std::make_unique<Owner>(welcome_.process);
   allowed_cpus_ = static_cast<uint32_t>(std::max(1, static_cast<int>(AllowedCpus())));
   writer_.AddBudget(welcome_.reserved_bytes);
@@ -176,6 +180,7 @@ Result<const Function*> Runtime::InternFunction(const FunctionKey& key, std::str
 const TaskTemplate* Runtime::InternTemplate(TaskTemplate what, const ResourceAmounts& shape) {
   std::lock_guard lock(mutex_);
   what.shape = owner_->InternShape(shape);
+  what.event_name = log_.NameId(what.name);
   return owner_->InternTemplate(std::move(what));
 }
 
@@ -188,11 +193,19 @@ void Runtime::Submit(const TaskTemplate* what, std::string_view arguments, std::
   // The clock is read for lease bookkeeping only, so the cheap one does.
   returns_scratch_.clear();
   owner_->Submit(submission, CoarseNowNs(), returns_scratch_, actions_);
+  if (log_.on()) NoteSubmitted(what, dependencies);
   std::copy(returns_scratch_.begin(), returns_scratch_.end(), returns);
   Perform();
   stats_.tasks_submitted++;
   if ((++submits_ & 15) == 0) Drain();  // keeps the pipelines moving in a long loop of submissions
   NotifyPeers(lock);
+}
+
+void Runtime::NoteSubmitted(const TaskTemplate* what, std::span<Object* const> dependencies) {
+  const uint64_t task = owner_->last_task();
+  log_.Submitted(task, returns_scratch_.empty() ? 0 : returns_scratch_[0]->id.index, what->event_name);
+  for (size_t i = 1; i < returns_scratch_.size(); ++i) log_.Returns(task, returns_scratch_[i]->id.index);
+  for (const Object* object : dependencies) log_.Depends(task, object->id);
 }
 
 // ---- objects ------------------------------------------------------------------------------------------------------

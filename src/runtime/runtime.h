@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "events/event_log.h"
 #include "object_store/segment_reader.h"
 #include "object_store/segment_writer.h"
 #include "os/fd.h"
@@ -69,6 +70,7 @@ struct RuntimeEvent {
   int32_t pid = 0;
   bool is_stderr = false;
   std::string text;
+  std::string name;  // kOutput: the class of the actor that printed it
   Object* object = nullptr;  // kReady: comes with a local reference for the receiver
   void* cookie = nullptr;
 };
@@ -99,6 +101,8 @@ class Runtime {
   ProcessId self() const { return welcome_.process; }
   const Welcome& welcome() const { return welcome_; }
   int daemon_pid() const { return daemon_pid_; }
+  // Of the daemon as well, also in a worker, whose child it is not; 0 if it cannot be known.
+  int node_pid() const;
 
   // ---- functions and tasks
   // A large body is put into the store, for as long as the session lasts. Fails as Allocate does.
@@ -220,8 +224,11 @@ class Runtime {
   // All below: lock held.
   Object* FindLocked(ObjectId id);
   void Handle(Message message, std::vector<UniqueFd> fds);
+  std::string ReportState(uint32_t limit);  // for an observer
   void HandlePeerMessages(ProcessId from, std::string_view payload);
   void Perform();
+  // To the event log; right after the submission.
+  void NoteSubmitted(const TaskTemplate* what, std::span<Object* const> dependencies);
   bool PushTask(int32_t worker, Task* task);
   bool CoresAreFree() const;  // for this process and each worker that is busy with its tasks
   bool Define(Peer& peer, const TaskTemplate* what);
@@ -252,6 +259,7 @@ class Runtime {
   Welcome welcome_;
   int daemon_pid_ = -1;
   std::unique_ptr<Doorbell> doorbell_;
+  EventLog log_;  // written without the lock
   bool is_worker_ = false;
   uint32_t allowed_cpus_ = 1;
 

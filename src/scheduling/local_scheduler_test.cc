@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <map>
 #include <set>
 
@@ -78,6 +79,12 @@ class Transcript {
   std::string Return(uint64_t process, uint64_t lease) {
     return (*this)(LeaseReturned{ProcessId{process}, LeaseId{lease}});
   }
+  // An actor of this creator that needs `place` CPUs for its constructor and `hold` from then on.
+  std::string Actor(uint64_t creator, uint64_t index, double place, double hold = 0, uint32_t depth = 0) {
+    return (*this)(ActorWanted{Id(creator, index), ProcessId{creator}, Cpus(place), Cpus(hold), depth});
+  }
+  std::string Settle(uint64_t creator, uint64_t index) { return (*this)(ActorSettled{Id(creator, index)}); }
+  static ObjectId Id(uint64_t creator, uint64_t index) { return ObjectId{ProcessId{creator}, index}; }
   std::string Block(uint64_t worker) { return (*this)(WorkerBlocked{ProcessId{worker}}); }
   std::string Unblock(uint64_t worker) { return (*this)(WorkerUnblocked{ProcessId{worker}}); }
   std::string Lose(uint64_t process) { return (*this)(ProcessLost{ProcessId{process}}); }
@@ -314,13 +321,276 @@ TEST(LocalScheduler, GivingUpRefusesThoseWhoHaveNothing) {
   EXPECT_EQ(t.Worker(2), "");
 }
 
+// ---- actors -----------------------------------------------------------------------------------------------------
+
+TEST(LocalScheduler, AnActorTakesAWorkerForGoodAndHoldsLessOnceItIsSettled) {
+  Transcript t(Cpus(2));
+  t.Driver(1);
+  for (uint64_t worker = 2; worker <= 4; ++worker) t.Worker(worker);
+  EXPECT_EQ(t.Actor(1, 7, 2, 0.5), "actor 7 on worker 2");
+  EXPECT_EQ(t.scheduler.free().Of("CPU"), 0);
+  EXPECT_EQ(t.Wish(1, 1, 2), "demand on");
+  EXPECT_EQ(t.Time(1000), "");  // nobody recalls an actor
+  EXPECT_EQ(t.Settle(1, 7), "grant 2: worker 3 to 1");
+  EXPECT_EQ(t.scheduler.free().Of("CPU"), kResourceUnit / 2);
+  EXPECT_EQ(t.Settle(1, 7), "");
+  EXPECT_TRUE(t.scheduler.HasActor(ProcessId{2}));
+  EXPECT_EQ(t.Return(1, 1), "");  // a lease that is an actor's cannot be returned
+  EXPECT_EQ(t.Lose(2), "grant 3: worker 4 to 1; demand off");
+  EXPECT_EQ(t.scheduler.actor_count(), 0u);
+}
+
+TEST(LocalScheduler, AnActorMayHoldMoreThanItIsPlacedWith) {
+  Transcript t({{"CPU", kResourceUnit}, {"x", 2 * kResourceUnit}});
+  t.Driver(1);
+  t.Worker(2);
+  t.Worker(3);
+  ResourceAmounts one_x = {{"x", kResourceUnit}}, two_x = {{"x", 2 * kResourceUnit}};
+  EXPECT_EQ(t(ActorWanted{t.Id(1, 7), ProcessId{1}, {{"CPU", kResourceUnit}}, two_x, 0}), "actor 7 on worker 2");
+  // What it will hold is set aside from the beginning.
+  EXPECT_EQ(t(LeasesRequested{ProcessId{1}, one_x, 1, 0}), "demand on");
+  EXPECT_EQ(t.Settle(1, 7), "");
+  EXPECT_EQ(t.scheduler.free().Of("CPU"), kResourceUnit);
+  EXPECT_EQ(t.scheduler.free().Of("x"), 0);
+}
+
+TEST(LocalScheduler, AnActorThatCanNeverBePlacedIsRefused) {
+  Transcript t(Cpus(2));
+  t.Driver(1);
+  EXPECT_EQ(
+      t.Actor(1, 7, 3),
+      "refuse actor 7: the actor asks for 3 CPU, but this session has only 2 in all (it has 2 CPU); ask for less, "
+      "or start it with more: weft.init(num_cpus=...)");
+  EXPECT_EQ(
+      t(ActorWanted{t.Id(1, 8), ProcessId{1}, {}, {{"GPU", kResourceUnit}}, 0}),
+      "refuse actor 8: the actor asks for 1 GPU, but this session has none (it has 2 CPU); ask for less, or start "
+      "it with more: weft.init(num_gpus=...)");
+  t.Actor(1, 9, 1);
+  EXPECT_EQ(t(StartingGivenUp{"no python"}), "refuse actor 9: no python");
+}
+
+TEST(LocalScheduler, AThousandActorsLiveOnTwoCpus) {
+  Transcript t(Cpus(2));
+  t.Driver(1);
+  std::set<uint64_t> waiting;
+  for (uint64_t index = 1; index <= 500; ++index) {
+    t.Actor(1, index, 1);         // needs a CPU for its constructor
+    t.Actor(1, 1000 + index, 0);  // needs none
+  }
+  size_t placed = 0;
+  uint64_t worker = 2;
+  for (; placed < 1000 && worker < 3000; ++worker) {
+    std::vector<SchedulerAction> actions;
+    t.scheduler.Handle(ProcessJoined{ProcessId{worker}, true}, actions);
+    for (size_t i = 0; i < actions.size(); ++i) {
+      if (auto* want = std::get_if<WantWorkers>(&actions[i])) {
+        EXPECT_LE(want->count, t.scheduler.max_unblocked_workers());
+      }
+      auto* grant = std::get_if<GrantActor>(&actions[i]);
+      if (grant == nullptr) continue;
+      ++placed;
+      t.scheduler.Handle(ActorSettled{ObjectId{grant->actor}}, actions);
+    }
+  }
+  t.scheduler.CheckInvariants();
+  EXPECT_EQ(placed, 1000u);
+  EXPECT_EQ(worker, 1002u);  // one each
+  EXPECT_EQ(t.Wish(1, 1, 2), "");
+  EXPECT_EQ(t.Worker(5000), "grant 1001: worker 5000 to 1");
+}
+
+TEST(LocalScheduler, WorkersAreAskedForBeforeTheConstructorsThatRunHaveEnded) {
+  Transcript t(Cpus(2));
+  t.show_wants = true;
+  t.Driver(1);
+  for (uint64_t index = 1; index <= 9; ++index) t.Actor(1, index, 1);
+  t.Actor(1, 10, 1, 1);
+  // Two of them have CPUs; the others need one only for a moment, and workers take a while to start.
+  std::string text = t.Worker(2);
+  EXPECT_NE(text.find("actor 1 on worker 2; want 9"), std::string::npos) << text;
+}
+
+TEST(LocalScheduler, ActorsThatKeepTheirCpusGetNoWorkersInAdvance) {
+  Transcript t(Cpus(1));
+  t.show_wants = true;
+  t.Driver(1);
+  EXPECT_EQ(t.Actor(1, 1, 1, 1), "want 1");
+  EXPECT_EQ(t.Actor(1, 2, 1, 1), "demand on");
+  EXPECT_EQ(t.Worker(2), "actor 1 on worker 2; want 0");
+}
+
+TEST(LocalScheduler, AnActorWishRecallsLeases) {
+  Transcript t(Cpus(2));
+  t.Driver(1);
+  for (uint64_t worker = 2; worker <= 4; ++worker) t.Worker(worker);
+  t.Wish(1, 1, 100);
+  EXPECT_EQ(t.Actor(1, 7, 1), "recall 2 from 1");
+  EXPECT_EQ(t.Return(1, 2), "actor 7 on worker 3");
+  // The stream of tasks and the actors take turns: each settled actor is no longer held against its creator.
+  EXPECT_EQ(t.Settle(1, 7), "grant 4: worker 4 to 1");
+  t.Worker(5);
+  EXPECT_EQ(t.Actor(1, 8, 1, 1), "recall 4 from 1");
+  EXPECT_EQ(t.Return(1, 4), "actor 8 on worker 4");
+}
+
+TEST(LocalScheduler, ABlockedActorLendsItsCpusAlsoWhileItSettles) {
+  Transcript t(Cpus(2));
+  t.Driver(1);
+  for (uint64_t worker = 2; worker <= 5; ++worker) t.Worker(worker);
+  EXPECT_EQ(t.Actor(1, 7, 2, 1), "actor 7 on worker 2");
+  EXPECT_EQ(t.Wish(2, 1, 1, 1), "demand on");
+  EXPECT_EQ(t.Block(2), "grant 2: worker 3 to 2; demand off");
+  EXPECT_EQ(t.Settle(1, 7), "");
+  EXPECT_EQ(t.scheduler.free().Of("CPU"), kResourceUnit);  // of two, one is held by the child, the actor's is lent
+  t.Unblock(2);
+  EXPECT_EQ(t.scheduler.free().Of("CPU"), 0);
+}
+
+TEST(LocalScheduler, ActorWishesAreWithdrawnAndVanishWithTheirCreator) {
+  Transcript t(Cpus(1));
+  t.Driver(1);
+  for (uint64_t worker = 2; worker <= 3; ++worker) t.Worker(worker);
+  EXPECT_EQ(t.Actor(1, 7, 1, 1), "actor 7 on worker 2");
+  EXPECT_EQ(t.Actor(2, 1, 1), "demand on");
+  EXPECT_EQ(t.Actor(1, 8, 1), "");
+  EXPECT_EQ(t.scheduler.actor_count(), 3u);
+  EXPECT_EQ(t(ActorUnwanted{t.Id(1, 8)}), "");
+  EXPECT_EQ(t(ActorUnwanted{t.Id(1, 7)}), "");  // it has its worker
+  EXPECT_EQ(t.scheduler.actor_count(), 2u);
+  // The actor's worker was the creator of the other. The living are not killed here.
+  EXPECT_EQ(t.Lose(2), "demand off");
+  EXPECT_EQ(t.scheduler.actor_count(), 0u);
+  t.show_wants = true;
+  EXPECT_EQ(t.Actor(3, 1, 1), "want 1");  // nobody is its own actor
+}
+
+TEST(LocalScheduler, TheActorsOfALostCreatorKeepTheirWorkers) {
+  Transcript t(Cpus(2));
+  t.Driver(1);
+  for (uint64_t worker = 2; worker <= 4; ++worker) t.Worker(worker);
+  t.Wish(1, 1, 1);
+  EXPECT_EQ(t.Actor(2, 5, 1, 0), "actor 5 on worker 3");
+  EXPECT_EQ(t.Lose(2), "");
+  EXPECT_EQ(t.Settle(2, 5), "");
+  EXPECT_EQ(t.scheduler.free().Of("CPU"), 2 * kResourceUnit);
+}
+
+TEST(LocalScheduler, WorkersWithoutCpusThatBlockMakeRoomForTheirChildren) {
+  Transcript t(Cpus(1));
+  t.Driver(1);
+  uint64_t worker = 2;
+  for (; worker < 18; ++worker) t.Worker(worker);
+  t.Wish(1, 0, 16);
+  t.show_wants = true;
+  EXPECT_EQ(t.Wish(2, 0, 1, 1), "demand on");
+  EXPECT_EQ(t.Block(2), "want 1; demand off");
+}
+
+// ---- GPUs -------------------------------------------------------------------------------------------------------
+
+TEST(LocalScheduler, GpusAreGivenByNumber) {
+  Transcript t({{"CPU", kResourceUnit}, {"GPU", 3 * kResourceUnit}});
+  auto gpus = [](double count) { return ResourceAmounts{{"GPU", static_cast<int64_t>(count * kResourceUnit)}}; };
+  t.Driver(1);
+  for (uint64_t worker = 2; worker <= 9; ++worker) t.Worker(worker);
+  EXPECT_EQ(t(LeasesRequested{ProcessId{1}, gpus(0.5), 1, 0}), "grant 1: worker 2 to 1 GPU 0(0.5)");
+  EXPECT_EQ(t(LeasesRequested{ProcessId{1}, gpus(1), 1, 0}), "grant 2: worker 3 to 1 GPU 1");
+  // The fullest that still has room, so that others stay whole.
+  EXPECT_EQ(t(LeasesRequested{ProcessId{1}, gpus(0.25), 1, 0}), "grant 3: worker 4 to 1 GPU 0(0.25)");
+  EXPECT_EQ(t(LeasesRequested{ProcessId{1}, gpus(0.3), 1, 0}), "grant 4: worker 5 to 1 GPU 2(0.3)");
+  EXPECT_EQ(t(LeasesRequested{ProcessId{1}, gpus(0.25), 1, 0}), "grant 5: worker 6 to 1 GPU 0(0.25)");
+  // There is more than half a GPU in sum everywhere, but two whole ones only when they are whole.
+  EXPECT_EQ(t(LeasesRequested{ProcessId{1}, gpus(2), 1, 0}), "demand on; recall 5 from 1");
+  EXPECT_EQ(t.Return(1, 2), "");
+  EXPECT_EQ(t.Return(1, 4), "grant 6: worker 3 to 1 GPU 1,2; demand off");
+  EXPECT_EQ(
+      t(LeasesRequested{ProcessId{1}, gpus(1.5), 1, 0}),
+      "refuse 1: the task asks for 1.5 GPU, but only less than one GPU can be a fraction; ask for a whole number");
+}
+
+TEST(LocalScheduler, AnActorKeepsItsGpus) {
+  Transcript t({{"CPU", kResourceUnit}, {"GPU", 2 * kResourceUnit}});
+  t.Driver(1);
+  t.Worker(2);
+  t.Worker(3);
+  ResourceAmounts both = {{"CPU", kResourceUnit}, {"GPU", kResourceUnit}}, gpu = {{"GPU", kResourceUnit}};
+  EXPECT_EQ(t(ActorWanted{t.Id(1, 1), ProcessId{1}, gpu, gpu, 0}), "actor 1 on worker 2 GPU 0");
+  EXPECT_EQ(t(ActorWanted{t.Id(1, 2), ProcessId{1}, both, gpu, 0}), "actor 2 on worker 3 GPU 1");
+  t.Settle(1, 2);
+  t.Lose(2);
+  t.Worker(4);
+  EXPECT_EQ(t(LeasesRequested{ProcessId{1}, gpu, 1, 0}), "grant 3: worker 4 to 1 GPU 0");
+}
+
+TEST(LocalScheduler, TenThousandthsOfAGpuAreExact) {
+  Transcript t({{"GPU", kResourceUnit}});
+  t.Driver(1);
+  for (uint64_t worker = 2; worker <= 5; ++worker) t.Worker(worker);
+  for (int64_t amount : {int64_t{3333}, int64_t{3333}, int64_t{3334}}) {
+    EXPECT_NE(t(LeasesRequested{ProcessId{1}, {{"GPU", amount}}, 1, 0}).find("GPU 0(0.333"), std::string::npos);
+  }
+  EXPECT_EQ(t(LeasesRequested{ProcessId{1}, {{"GPU", 1}}, 1, 0}).find("grant"), std::string::npos);
+  EXPECT_EQ(t.scheduler.free().Of("GPU"), 0);
+}
+
+TEST(LocalScheduler, MemoryIsAResourceLikeAnyOther) {
+  // 64 GB in bytes, in ten-thousandths.
+  int64_t bytes = (int64_t{64} << 30) * kResourceUnit;
+  Transcript t({{"CPU", 4 * kResourceUnit}, {"memory", bytes}});
+  t.Driver(1);
+  for (uint64_t worker = 2; worker <= 5; ++worker) t.Worker(worker);
+  EXPECT_EQ(t(LeasesRequested{ProcessId{1}, {{"memory", bytes / 2}}, 3, 0}),
+            "grant 1: worker 2 to 1; grant 2: worker 3 to 1; demand on");
+  std::string refused = t(LeasesRequested{ProcessId{1}, {{"memory", bytes + 1}}, 1, 0});
+  EXPECT_NE(refused.find("refuse 1: the task asks for"), std::string::npos) << refused;
+}
+
+// ---- fairness ---------------------------------------------------------------------------------------------------
+
+TEST(LocalScheduler, ALargeActorIsNotStarvedBySmallTasks) {
+  Transcript t(Cpus(4));
+  t.Driver(1);
+  for (uint64_t worker = 2; worker <= 8; ++worker) t.Worker(worker);
+  t.Wish(1, 1, 1000);
+  t.Actor(8, 1, 4, 0);
+  std::deque<uint64_t> held = {1, 2, 3, 4};
+  uint64_t latest = 4;
+  bool served = false;
+  for (int i = 0; i < 60 && !served; ++i) {
+    ASSERT_FALSE(held.empty());
+    uint64_t lease = held.front();
+    held.pop_front();
+    std::string text = t.Return(1, lease);
+    served = text.find("actor 1 on") != std::string::npos;
+    if (text.find("grant") != std::string::npos) held.push_back(++latest);
+  }
+  EXPECT_TRUE(served);
+}
+
+TEST(LocalScheduler, TwoSubmittersOfManyShortLeasesAlternate) {
+  Transcript t(Cpus(1));
+  t.Driver(1);
+  for (uint64_t worker = 2; worker <= 3; ++worker) t.Worker(worker);
+  t.Wish(1, 1, 50);
+  t.Wish(3, 1, 50);
+  std::map<uint64_t, int> turns;
+  uint64_t holder = 1;
+  for (uint64_t lease = 1; lease <= 40; ++lease) {
+    ++turns[holder];
+    std::string text = t.Return(holder, lease);
+    holder = text.find("to 3") != std::string::npos ? 3 : 1;
+  }
+  EXPECT_EQ(turns[1], 20);
+  EXPECT_EQ(turns[3], 20);
+}
+
 // A model of everybody else: sends random but possible events, and checks after each that the books balance.
 class RandomSession {
  public:
   explicit RandomSession(uint64_t seed)
       : random_(seed),
         total_({{"CPU", static_cast<int64_t>(1 + random_.Below(4)) * kResourceUnit},
-                {"gpu", static_cast<int64_t>(1 + random_.Below(2)) * kResourceUnit}}),
+                {"GPU", static_cast<int64_t>(1 + random_.Below(3)) * kResourceUnit}}),
         scheduler_(LocalScheduler::Config{total_, 64}) {
     Do(ProcessJoined{ProcessId{1}, false});
     alive_.insert(1);
@@ -329,7 +599,22 @@ class RandomSession {
   void Step() {
     now_ += static_cast<int64_t>(random_.Below(10)) * kMs;
     Do(TimePassed{now_});
-    switch (random_.Below(10)) {
+    switch (random_.Below(13)) {
+      case 10:
+        if (actor_on_.size() < 8) WantActor();
+        break;
+      case 11:
+        if (!unsettled_.empty()) SettleOne();
+        break;
+      case 12:
+        if (!wanted_actors_.empty() && random_.Chance(30)) {
+          ObjectId actor = AnyOf(wanted_actors_);
+          wanted_actors_.erase(actor);
+          Do(ActorUnwanted{actor});
+        } else if (!actor_on_.empty() && random_.Chance(30)) {
+          Lose(actor_on_.begin()->first);
+        }
+        break;
       case 0:
         if (workers_.size() < 24) Join();
         break;
@@ -369,10 +654,18 @@ class RandomSession {
       for (uint64_t worker : std::set<uint64_t>(doomed_)) Lose(worker);
       if (workers_.size() < 24 && wanted_ > 0) Join();
       if (!held_.empty()) Return(PickHeld());
+      // Actors are done one after the other, so that what they hold comes back.
+      if (!unsettled_.empty()) {
+        SettleOne();
+      } else if (!actor_on_.empty()) {
+        Lose(actor_on_.begin()->first);
+      }
       Do(TimePassed{now_});
-      if (held_.empty() && wanted_ == 0 && doomed_.empty()) break;
+      if (held_.empty() && wanted_ == 0 && doomed_.empty() && actor_on_.empty() && wanted_actors_.empty()) break;
     }
     EXPECT_TRUE(held_.empty());
+    EXPECT_TRUE(wanted_actors_.empty());
+    EXPECT_EQ(scheduler_.actor_count(), 0u);
     EXPECT_EQ(scheduler_.lease_count(), 0u);
     EXPECT_FALSE(scheduler_.demand());
     EXPECT_TRUE(scheduler_.free() == ResourceLedger(total_));
@@ -396,8 +689,29 @@ class RandomSession {
     ResourceAmounts shape;
     int64_t cpu = static_cast<int64_t>(random_.Below(5)) * kResourceUnit / 2;
     if (cpu > 0) shape.push_back({"CPU", cpu});
-    if (random_.Chance(20)) shape.push_back({"gpu", kResourceUnit});
+    if (random_.Chance(20)) shape.push_back({"GPU", Gpus()});
     return shape;
+  }
+  int64_t Gpus() {
+    static constexpr int64_t kAmounts[] = {kResourceUnit, kResourceUnit / 2, kResourceUnit / 3, 2 * kResourceUnit};
+    return kAmounts[random_.Below(4)];
+  }
+  void WantActor() {
+    ProcessId creator = Any(alive_);
+    ObjectId actor{creator, ++actors_made_};
+    ResourceAmounts to_place = Shape(), to_hold = random_.Chance(50) ? ResourceAmounts{} : Shape();
+    wanted_actors_.insert(actor);
+    Do(ActorWanted{actor, creator, to_place, to_hold, static_cast<uint32_t>(random_.Below(3))});
+  }
+  ObjectId AnyOf(const std::set<ObjectId>& set) {
+    auto entry = set.begin();
+    std::advance(entry, static_cast<long>(random_.Below(set.size())));
+    return *entry;
+  }
+  void SettleOne() {
+    ObjectId actor = AnyOf(unsettled_);
+    unsettled_.erase(actor);
+    Do(ActorSettled{actor});
   }
   void Join() {
     uint64_t id = next_++;
@@ -415,6 +729,11 @@ class RandomSession {
     workers_.erase(id);
     alive_.erase(id);
     doomed_.erase(id);
+    std::erase_if(wanted_actors_, [&](ObjectId actor) { return actor.owner.value == id; });
+    if (auto found = actor_on_.find(id); found != actor_on_.end()) {
+      unsettled_.erase(found->second);
+      actor_on_.erase(found);
+    }
     std::erase_if(held_, [&](const auto& item) { return item.second == id || worker_of_[item.first] == id; });
     Do(ProcessLost{ProcessId{id}});
   }
@@ -429,11 +748,19 @@ class RandomSession {
       trace_ += Describe(action) + "\n";
       if (auto* grant = std::get_if<GrantLease>(&action)) {
         EXPECT_TRUE(alive_.contains(grant->process.value) && workers_.contains(grant->worker.value));
+        EXPECT_FALSE(actor_on_.contains(grant->worker.value)) << "an actor's worker is its own";
         for (const auto& [lease, worker] : worker_of_) {
           EXPECT_FALSE(held_.contains(lease) && worker == grant->worker.value) << "leased twice";
         }
         held_[grant->lease.value] = grant->process.value;
         worker_of_[grant->lease.value] = grant->worker.value;
+      } else if (auto* grant = std::get_if<GrantActor>(&action)) {
+        EXPECT_EQ(wanted_actors_.erase(grant->actor), 1u) << "nobody wanted it";
+        EXPECT_TRUE(workers_.contains(grant->worker.value));
+        EXPECT_TRUE(actor_on_.emplace(grant->worker.value, grant->actor).second) << "two actors on one worker";
+        unsettled_.insert(grant->actor);
+      } else if (auto* refuse = std::get_if<RefuseActor>(&action)) {
+        EXPECT_EQ(wanted_actors_.erase(refuse->actor), 1u);
       } else if (auto* recall = std::get_if<RecallLease>(&action)) {
         EXPECT_TRUE(held_.contains(recall->lease.value));
       } else if (auto* want = std::get_if<WantWorkers>(&action)) {
@@ -451,6 +778,9 @@ class RandomSession {
   uint64_t next_ = 2;
   uint32_t wanted_ = 0;
   std::set<uint64_t> alive_, workers_, doomed_;
+  uint64_t actors_made_ = 0;
+  std::set<ObjectId> wanted_actors_, unsettled_;
+  std::map<uint64_t, ObjectId> actor_on_;   // by worker
   std::map<uint64_t, uint64_t> held_;       // lease to holder
   std::map<uint64_t, uint64_t> worker_of_;  // lease to worker
   std::string trace_;
