@@ -63,6 +63,8 @@ class Scale:
     clients: int = 2
     leaves: int = 1000
     idle_seconds: float = 2.0
+    actors: int = 100
+    crowd: int = 1000
 
     @staticmethod
     def quick() -> Scale:
@@ -76,6 +78,8 @@ class Scale:
             slow_queue_size=1_000,
             leaves=200,
             idle_seconds=1.0,
+            actors=10,
+            crowd=50,
         )
 
 
@@ -214,6 +218,41 @@ def all_rows(scale: Scale) -> list[Row]:
     add("references", "get of an object with 10,000 references", "references_in_object", "seconds", "s", both,
         {"count": 10_000, **timed}, [Goal("≥ 100× Ray", "ray", 100)], most_repetitions=5)
 
+    # ---- actors ----
+    ping_pong = Goal("≤ 4× the ping-pong", "bare", 0.25, row="task_sync")
+    add("actor_sync", "actor call, submit and get", "actor_sync", "seconds", "s", both, {"kind": "plain", **timed},
+        [Goal("≥ 50× Ray", "ray", 50), ping_pong])
+    for key, title, kind, actors in (
+        ("actor_async", "calls of an actor, then get", "plain", 1),
+        ("actor_1_n", f"calls of {scale.clients} actors in turn, then get", "plain", scale.clients),
+        ("actor_threaded", "calls of an actor with two threads, then get", "threaded", 1),
+    ):
+        add(key, f"{scale.tasks} {title}", "actor_async", "calls_per_second", "/s", both,
+            {"kind": kind, "actors": actors, **count}, [Goal("≥ 100× Ray", "ray", 100)], **rate)
+    add("actor_n_n", f"actor calls, {scale.clients} callers × {scale.clients} actors, total", "actor_callers",
+        "calls_per_second", "/s", both,
+        {"kind": "plain", "callers": scale.clients, "actors": scale.clients, **count},
+        [Goal("≥ 100× Ray", "ray", 100)], **rate)
+    add("actor_asyncio_sync", "asyncio actor call, submit and get", "actor_sync", "seconds", "s", both,
+        {"kind": "asyncio", **timed}, [Goal("≥ 40× Ray", "ray", 40)])
+    add("actor_asyncio", f"{scale.tasks} calls of an asyncio actor, then get", "actor_async", "calls_per_second", "/s",
+        [*both, "bare"], {"kind": "asyncio", "actors": 1, **count}, [Goal("≥ 40× Ray", "ray", 40)],
+        bare="asyncio: create_task and gather, one process", **rate)
+    many = {"fresh": True, "most_repetitions": 3, "timeout_seconds": 600.0}
+    made = {"parameters": {"count": scale.actors}, **many}
+    add("actors_created", f"{scale.actors} actors created, all answering", "actors_created", "seconds", "s", both,
+        goals=[Goal("≥ 20× Ray", "ray", 20)], **made)
+    add("actors_gone", f"{scale.actors} actors gone after the last handle", "actors_created", "gone_seconds", "s", both,
+        **made)
+    note = "Not measured for Ray, to keep the run short."
+    crowd = {"parameters": {"count": scale.crowd}, "note": note, **many, "most_repetitions": 1}
+    add("actors_crowd", f"{scale.crowd:,} actors created, all answering", "actors_created", "seconds", "s", ["weft"],
+        **crowd)
+    add("actors_crowd_memory", f"{scale.crowd:,} actors, memory each, PSS", "actors_created", "bytes_per_actor", "B",
+        ["weft"], goals=[Goal("≤ 12 MB", bound=12e6)], **crowd)
+    add("actors_crowd_gone", f"{scale.crowd:,} actors gone after the last handle", "actors_created", "gone_seconds",
+        "s", ["weft"], **crowd)
+
     # ---- the same from C++ ----
     add("cpp_tasks_async", f"C++: {scale.tasks} tasks, then get", "cpp_tasks_async", "tasks_per_second", "/s",
         ["weft_cpp", "bare"], count, [Goal("≥ 1000× Ray (Python)", "ray", 1000, row="tasks_async"),
@@ -228,7 +267,6 @@ def all_rows(scale: Scale) -> list[Row]:
 
 # Rows of the goals that this suite has no workload for, so that a reader does not take silence for success.
 NOT_MEASURED = [
-    "actors (calls, creation, asyncio and threaded actors)",
     "placement groups",
     "Ray's C++ API (its package is not installed; the C++ rows compare with Ray's Python API)",
     "several nodes: remote tasks, transfers, broadcast",

@@ -3,6 +3,7 @@
 .venv/bin/python examples/tour.py
 """
 
+import asyncio
 import os
 import statistics
 import sys
@@ -85,6 +86,30 @@ def divide(a, b):
     return a / b
 
 
+@weft.remote
+class Counter:
+    # An actor: one instance in a worker of its own. Its calls run one at a time, in the order each caller made them.
+    def __init__(self, value=0):
+        self.value = value
+
+    def add(self, by=1):
+        self.value += by
+        return self.value
+
+
+@weft.remote
+def count_up(counter, times):
+    weft.get([counter.add.remote() for _ in range(times)])
+
+
+@weft.remote
+class Bell:
+    # With `async def` methods, calls run at the same time, on one event loop.
+    async def ring(self, seconds):
+        await asyncio.sleep(seconds)
+        return "ding"
+
+
 def start():
     title("Start")
     with Timer() as timer:
@@ -135,6 +160,37 @@ def nested_tasks():
     with Timer() as timer:
         assert weft.get(count_leaves.remote(4)) == 16
     report("a tree of 31 tasks, each waiting for the two it started", duration(timer.seconds))
+
+
+def actors():
+    title("Actors: classes with a process and a state of their own")
+    with Timer() as timer:
+        counter = Counter.remote(10)
+        assert weft.get(counter.add.remote()) == 11
+    report("an actor made, and its first call", duration(timer.seconds))
+
+    with Timer() as timer:
+        results = weft.get([counter.add.remote() for _ in range(10_000)])
+    assert results == list(range(12, 10_012))
+    report("10,000 calls, in order, then all results fetched", f"{10_000 / timer.seconds:,.0f} / s")
+
+    times = []
+    for _ in range(300):
+        with Timer() as timer:
+            weft.get(counter.add.remote(0))
+        times.append(timer.seconds)
+    report("one call there and back, median of 300", duration(statistics.median(times)))
+
+    with Timer() as timer:
+        weft.get([count_up.remote(counter, 100) for _ in range(4)])
+    assert weft.get(counter.add.remote(0)) == 10_411
+    report("four tasks that count up by the same handle", duration(timer.seconds))
+
+    bell = Bell.remote()
+    weft.get(bell.ring.remote(0))
+    with Timer() as timer:
+        assert set(weft.get([bell.ring.remote(0.1) for _ in range(1_000)])) == {"ding"}
+    report("1,000 calls of 100 ms each, in one asyncio actor", duration(timer.seconds))
 
 
 def tree_reduce():
@@ -207,6 +263,7 @@ def main():
         parallel_tasks()
         dependencies()
         nested_tasks()
+        actors()
         tree_reduce()
         zero_copy_arrays()
         errors()

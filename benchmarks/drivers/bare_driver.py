@@ -6,6 +6,7 @@ task_sync        futex ping-pong between two processes, unpinned, non-spinning
 put_large        memcpy of the same bytes into warm memory, one thread
 put_large_first  a copy of the same bytes into a new memfd
 wait_loop        copying the same shrinking lists in Python
+actor_async      asyncio: a task for each call in the loop of the caller, then gather
 """
 
 from __future__ import annotations
@@ -104,8 +105,28 @@ def wait_loop(count):
     return {"ready_seconds": seconds, "with_tasks_seconds": seconds}
 
 
+def actor_async(kind, actors, count, min_seconds):
+    if kind != "asyncio":
+        raise Unsupported("no limit of its own; see tasks_async")
+    import asyncio
+
+    async def call(x):
+        return x + 1
+
+    async def body():
+        return await asyncio.gather(*[asyncio.create_task(call(i)) for i in range(count)])
+
+    loop = asyncio.new_event_loop()
+    try:
+        check(loop.run_until_complete(body()) == list(range(1, count + 1)), "actor_async")
+        durations = rounds(lambda: loop.run_until_complete(body()), min_seconds)
+    finally:
+        loop.close()
+    return {"calls_per_second": tasks_per_second(count, durations)["tasks_per_second"]}
+
+
 def start():
-    names = [tasks_async, cpp_tasks_async, task_sync, put_large, put_large_first, wait_loop]
+    names = [tasks_async, cpp_tasks_async, task_sync, put_large, put_large_first, wait_loop, actor_async]
     return {function.__name__: function for function in names}, lambda: None
 
 

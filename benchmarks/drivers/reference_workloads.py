@@ -1,7 +1,8 @@
 """The workloads of every system whose tasks return references: weft and Ray run this very same code.
 
-`define(api)` takes the imported module (`weft` or `ray`); only `remote`, `get`, `put` and `wait` are used, which both
-spell alike. Remote functions are nested here so that they travel by value and workers need not find this file.
+`define(api)` takes the imported module (`weft` or `ray`); only `remote` (of functions and classes), `get`, `put` and
+`wait` are used, which both spell alike. Remote functions and classes are nested here so that they travel by value and
+workers need not find this file.
 """
 
 from __future__ import annotations
@@ -120,6 +121,55 @@ def define(api) -> dict:
         done = 0
         while True:
             done += body()
+            end = time.monotonic()
+            if end - begin >= min_seconds:
+                return begin, end, done
+
+    # Actors take no CPU, so that as many as wanted live at once.
+    @api.remote(num_cpus=0)
+    class Plain:
+        def call(self, x):
+            return x + 1
+
+        def pid(self):
+            import os
+
+            return os.getpid()
+
+    @api.remote(num_cpus=0, max_concurrency=2)
+    class Threaded:
+        def call(self, x):
+            return x + 1
+
+    @api.remote(num_cpus=0)
+    class Asynchronous:
+        async def call(self, x):
+            return x + 1
+
+    kinds = {"plain": Plain, "threaded": Threaded, "asyncio": Asynchronous}
+
+    @api.remote(num_cpus=0)
+    def caller(directory, index, callers, actors, count, min_seconds):
+        """One of several callers that begin together. Returns when it began and ended, and how many calls it made."""
+        import os
+        import time
+
+        def body():
+            api.get([actors[i % len(actors)].call.remote(i) for i in range(count)])
+
+        body()
+        with open(os.path.join(directory, str(index)), "w"):
+            pass
+        patience = time.monotonic() + 60
+        while len(os.listdir(directory)) < callers:
+            if time.monotonic() > patience:
+                raise TimeoutError("the other callers did not start within 60 s")
+            time.sleep(0.001)
+        begin = time.monotonic()
+        done = 0
+        while True:
+            body()
+            done += count
             end = time.monotonic()
             if end - begin >= min_seconds:
                 return begin, end, done
@@ -362,6 +412,62 @@ def define(api) -> dict:
         del first
         return {"seconds": statistics.median(rounds(lambda: api.get(reference), min_seconds))}
 
+    # ---- actors ----
+
+    def actor_sync(kind, min_seconds):
+        actor = kinds[kind].remote()
+        check(api.get(actor.call.remote(1)) == 2, "actor_sync")
+        return seconds_each(lambda: api.get(actor.call.remote(1)), min_seconds, block=20)
+
+    def actor_async(kind, actors, count, min_seconds):
+        """One caller, `actors` actors in turn."""
+        handles = [kinds[kind].remote() for _ in range(actors)]
+        api.get([handle.call.remote(0) for handle in handles])
+        results = []
+
+        def body():
+            results[:] = api.get([handles[i % actors].call.remote(i) for i in range(count)])
+
+        durations = rounds(body, min_seconds)
+        check(results == list(range(1, count + 1)), "actor_async")
+        return {"calls_per_second": count / statistics.median(durations)}
+
+    def actor_callers(kind, callers, actors, count, min_seconds):
+        """Several callers, each of which calls all actors in turn."""
+        handles = [kinds[kind].remote() for _ in range(actors)]
+        api.get([handle.call.remote(0) for handle in handles])
+        directory = tempfile.mkdtemp(prefix="weft-bench-")
+        try:
+            spans = api.get([caller.remote(directory, i, callers, handles, count, min_seconds) for i in range(callers)])
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+        elapsed = max(end for _, end, _ in spans) - min(begin for begin, _, _ in spans)
+        return {"calls_per_second": sum(done for _, _, done in spans) / elapsed}
+
+    def actors_created(count):
+        """Actors made and answering; what they weigh; and until they are gone after the last handle was dropped."""
+        mark = os.environ.get(process_tree.MARK, "")
+        api.get(increment.remote(1))
+
+        def members():
+            return process_tree.processes_of(os.getpid(), mark)
+
+        before = sum(process_tree.pss_bytes(pid) for pid in members())
+        begin = time.perf_counter()
+        handles = [Plain.remote() for _ in range(count)]
+        pids = api.get([handle.pid.remote() for handle in handles])
+        created = time.perf_counter() - begin
+        check(len(set(pids)) == count and os.getpid() not in pids, "actors_created")
+        after = sum(process_tree.pss_bytes(pid) for pid in members())
+        begin = time.perf_counter()
+        del handles
+        patience = time.monotonic() + 120
+        while not set(pids).isdisjoint(members()):
+            check(time.monotonic() < patience, "actors are alive 120 s after their last handle was dropped")
+            time.sleep(0.01)
+        gone = time.perf_counter() - begin
+        return {"seconds": created, "bytes_per_actor": (after - before) / count, "gone_seconds": gone}
+
     chosen = dict(locals())
     return {name: chosen[name] for name in _NAMES}
 
@@ -386,4 +492,8 @@ _NAMES = [
     "wait_loop",
     "as_completed",
     "references_in_object",
+    "actor_sync",
+    "actor_async",
+    "actor_callers",
+    "actors_created",
 ]

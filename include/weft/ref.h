@@ -82,9 +82,11 @@ struct Codec<Ref<T>> {
   static void Encode(Encoder& out, const Ref<T>& ref) { out.Reference(detail::RefAccess::Checked(ref)); }
   static Ref<T> Decode(Decoder& in) {
     detail::Tag tag = in.NextTag();
-    if (tag != detail::Tag::kReference) detail::ThrowNotOfType("a reference", static_cast<int>(tag));
+    bool again = tag == detail::Tag::kAgain;  // Python's handles have identity, ours have not
+    if (tag != detail::Tag::kReference && !again) detail::ThrowNotOfType("a reference", static_cast<int>(tag));
     auto owner = in.Fixed<uint64_t>();
     auto index = in.Fixed<uint64_t>();
+    if (again) in.Fixed<uint32_t>();
     return detail::RefAccess::Make<T>(detail::FindReference(owner, index), detail::CurrentEpoch());
   }
 };

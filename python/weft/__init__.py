@@ -14,9 +14,10 @@ from __future__ import annotations
 # Importing weft must stay cheap (it is part of every program's start): nothing here or in the modules below may
 # import more than the interpreter has loaded already. What needs more imports it where it is used.
 from . import exceptions
-from ._actor import ActorClass, cancel, exit_actor, get_actor, kill, list_named_actors, method
+from ._actor import ActorClass, TypedActor, cancel, exit_actor, get_actor, kill, list_named_actors, method
 from ._api import Context, empty, init, is_initialized, shutdown
-from ._core import ObjectRef, RemoteFunction, get, put, wait
+from ._completion import as_completed, map_unordered
+from ._core import ActorHandle, ObjectRef, RemoteFunction, get, put, wait
 from ._remote_function import remote
 from ._runtime_context import (
     RuntimeContext,
@@ -55,10 +56,30 @@ try:
 except ImportError:
     __version__ = "0+unbuilt"
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import state
+    from ._timeline import timeline, timeline_page
+
+
+def __getattr__(name: str):
+    """What is needed seldom is imported when it is first asked for."""
+    if name == "state":
+        import importlib
+
+        return importlib.import_module(".state", __name__)
+    if name in ("timeline", "timeline_page"):
+        from . import _timeline
+
+        return getattr(_timeline, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 __all__ = [
     "ActorClass",
     "ActorDiedError",
     "ActorError",
+    "ActorHandle",
     "ActorUnavailableError",
     "AuthenticationError",
     "Context",
@@ -78,11 +99,13 @@ __all__ = [
     "RuntimeEnvSetupError",
     "TaskCancelledError",
     "TaskError",
+    "TypedActor",
     "UnschedulableError",
     "VersionMismatchError",
     "WeftError",
     "WorkerCrashedError",
     "__version__",
+    "as_completed",
     "available_resources",
     "cancel",
     "cluster_resources",
@@ -97,10 +120,20 @@ __all__ = [
     "is_initialized",
     "kill",
     "list_named_actors",
+    "map_unordered",
     "method",
     "nodes",
     "put",
     "remote",
     "shutdown",
+    "state",
+    "timeline",
+    "timeline_page",
     "wait",
 ]
+
+
+def __getattr__(name: str):
+    if name == "util":
+        return __import__("weft.util").util  # on first use: it imports more than a program needs to start
+    raise AttributeError(f"module 'weft' has no attribute {name!r}")

@@ -12,6 +12,7 @@ from ._options import ActorOptions, MethodOptions, check_name, nearest
 
 __all__ = [
     "ActorClass",
+    "TypedActor",
     "WorkerSettings",
     "cancel",
     "check_arguments",
@@ -462,21 +463,37 @@ def method(*args, **options):
 
     num_returns (1), concurrency_group (None), max_task_retries (as the actor says), retry_exceptions (as the actor
     says), name (Class.method). Each can be changed per call: `handle.method.options(num_returns=2).remote(...)`.
+    Without options, `@weft.method` only tells type checkers that the method is called on handles; see TypedActor.
     """
-    if args or not options:
+    if len(args) > 1 or (args and (options or not _is_method(args[0]))):
         raise TypeError(
-            "write @weft.method(num_returns=2): the decorator takes options by name, and needs one at least"
+            "write @weft.method above a method, or @weft.method(num_returns=2) with options by name; it does not take "
+            + ", ".join(repr(arg) for arg in args)
         )
+    if args:
+        return args[0]
     checked = MethodOptions(**options).given
 
     def mark(function):
         inner = function.__func__ if isinstance(function, (staticmethod, classmethod)) else function
-        if isinstance(inner, (type, property, _core.RemoteFunction, ActorClass)) or not callable(inner):
+        if not _is_method(inner):
             raise TypeError(f"weft.method is for methods of a class that becomes an actor, not for {inner!r}")
         setattr(inner, _MARK, checked)
         return function
 
     return mark
+
+
+def _is_method(value) -> bool:
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    return callable(value) and not isinstance(value, (type, property, _core.RemoteFunction, ActorClass))
+
+
+class TypedActor:
+    """Base of actor classes whose handles type checkers know. Has no effect at run time."""
+
+    __slots__ = ()
 
 
 # ---- the public functions -------------------------------------------------------------------------------------------

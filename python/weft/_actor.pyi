@@ -1,11 +1,16 @@
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, NoReturn, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Literal, NoReturn, Protocol, TypeVar, overload
 
+from typing_extensions import Concatenate, ParamSpec, Unpack
+
+from weft._calls import ActorOptionsGiven, HasRemote, MethodOptionsGiven, NoReturns, Remote, SeveralReturns
 from weft._core import ActorHandle, ActorInfo, ActorMethod, ObjectRef
 from weft._options import ActorOptions
 
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 _T = TypeVar("_T")
-_F = TypeVar("_F", bound=Callable[..., Any])
+_T_co = TypeVar("_T_co", covariant=True)
 
 class ActorClass(Generic[_T]):
     _cls: type[_T]
@@ -13,29 +18,101 @@ class ActorClass(Generic[_T]):
     __wrapped__: type[_T]
     __name__: str
     def __init__(self, cls: type[_T], options: ActorOptions) -> None: ...
-    def remote(self, *args: Any, **kwargs: Any) -> ActorHandle[_T]: ...
-    def options(
-        self,
-        *,
-        num_cpus: float | None = None,
-        num_gpus: float | None = None,
-        resources: dict[str, float] | None = None,
-        memory: float | None = None,
-        max_restarts: int | None = None,
-        max_task_retries: int | None = None,
-        retry_exceptions: bool | type[BaseException] | Sequence[type[BaseException]] | None = None,
-        max_concurrency: int | None = None,
-        concurrency_groups: dict[str, int] | None = None,
-        max_pending_calls: int | None = None,
-        name: str | None = None,
-        namespace: str | None = None,
-        lifetime: str | None = None,
-        get_if_exists: bool | None = None,
-        allow_out_of_order_execution: bool | None = None,
-        scheduling_strategy: str | None = None,
-    ) -> ActorClass[_T]: ...
+    remote: Remote  # the arguments of the class's constructor; gives ActorHandle[_T]
+    def options(self, **options: Unpack[ActorOptionsGiven]) -> ActorClass[_T]: ...
     def __call__(self, *args: Any, **kwargs: Any) -> NoReturn: ...
     def __getattr__(self, name: str) -> Any: ...
+    # For type checkers only, as in _calls.pyi.
+    @property
+    def _signature(self) -> type[_T]: ...
+    @property
+    def _positional(self) -> type[_T]: ...
+    @property
+    def _gives(self) -> ActorHandle[_T]: ...
+
+class ActorClassOf(ActorClass[_T], Generic[_P, _T]):
+    """The same for mypy, which does not find the constructor through type[_T]."""
+
+    def options(self, **options: Unpack[ActorOptionsGiven]) -> ActorClassOf[_P, _T]: ...
+    @property
+    def _signature(self) -> Callable[_P, Any]: ...  # type: ignore[override]
+    @property
+    def _positional(self) -> Callable[_P, Any]: ...  # type: ignore[override]
+
+class ConstructedBy(Protocol[_P, _T_co]):
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _T_co: ...
+    @property
+    def __mro__(self) -> tuple[type, ...]: ...  # a class, not a function
+
+class TypedActorClass(Generic[_P, _T]):
+    """`Class.options(...)` of a TypedActor. At run time it is an ActorClass."""
+
+    @overload
+    def remote(self, first: ObjectRef[Any], /, *rest: Any, **others: Any) -> _T: ...
+    @overload
+    def remote(self, *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
+
+class TypedActor:
+    """Base of actor classes whose handles type checkers know: `Class.remote(...)` counts as a Class, and its methods
+    that are marked by @weft.method have .remote(...) with their own parameters. Has no effect at run time."""
+
+    @overload
+    @classmethod
+    def remote(cls: type[_T], first: ObjectRef[Any], /, *rest: Any, **others: Any) -> _T: ...
+    @overload
+    @classmethod
+    def remote(cls: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T: ...
+    @classmethod
+    def options(cls: Callable[_P, _T], **options: Unpack[ActorOptionsGiven]) -> TypedActorClass[_P, _T]: ...
+
+# What @weft.method makes of a method. At run time the method stays a plain function of the class, and is called as one
+# inside of the actor; on a handle it has .remote(...) and .options(...).
+class BoundMethod(HasRemote[_P, ObjectRef[_R]], Generic[_P, _R]):
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+    @overload
+    def options(
+        self, *, num_returns: Literal[1] | None = None, **options: Unpack[MethodOptionsGiven]
+    ) -> BoundMethod[_P, _R]: ...
+    @overload
+    def options(self, *, num_returns: Literal[0], **options: Unpack[MethodOptionsGiven]) -> NoReturns[_P]: ...
+    @overload
+    def options(self, *, num_returns: int, **options: Unpack[MethodOptionsGiven]) -> SeveralReturns[_P]: ...
+
+class BoundAsyncMethod(HasRemote[_P, ObjectRef[_R]], Generic[_P, _R]):
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> Coroutine[Any, Any, _R]: ...
+    def options(
+        self, *, num_returns: int | None = None, **options: Unpack[MethodOptionsGiven]
+    ) -> HasRemote[_P, Any]: ...
+
+class BoundMethodOfSeveralReturns(SeveralReturns[_P], Generic[_P, _R]):
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> _R: ...
+
+class Method(Generic[_P, _R]):
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Callable[..., _R]: ...
+    @overload
+    def __get__(self, instance: object, owner: Any) -> BoundMethod[_P, _R]: ...
+
+class AsyncMethod(Generic[_P, _R]):
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Callable[..., Coroutine[Any, Any, _R]]: ...
+    @overload
+    def __get__(self, instance: object, owner: Any) -> BoundAsyncMethod[_P, _R]: ...
+
+class MethodOfSeveralReturns(Generic[_P, _R]):
+    @overload
+    def __get__(self, instance: None, owner: Any) -> Callable[..., _R]: ...
+    @overload
+    def __get__(self, instance: object, owner: Any) -> BoundMethodOfSeveralReturns[_P, _R]: ...
+
+class _MethodDecorator:
+    @overload
+    def __call__(self, method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]], /) -> AsyncMethod[_P, _R]: ...
+    @overload
+    def __call__(self, method: Callable[Concatenate[Any, _P], _R], /) -> Method[_P, _R]: ...
+
+class _SeveralReturnsDecorator:
+    def __call__(self, method: Callable[Concatenate[Any, _P], _R], /) -> MethodOfSeveralReturns[_P, _R]: ...
 
 class WorkerSettings:
     class_name: str
@@ -47,17 +124,17 @@ class WorkerSettings:
 
 own_settings: WorkerSettings | None
 
-def method(
-    *,
-    num_returns: int | None = None,
-    concurrency_group: str | None = None,
-    max_task_retries: int | None = None,
-    retry_exceptions: bool | type[BaseException] | Sequence[type[BaseException]] | None = None,
-    name: str | None = None,
-) -> Callable[[_F], _F]: ...
+@overload
+def method(method: Callable[Concatenate[Any, _P], Coroutine[Any, Any, _R]], /) -> AsyncMethod[_P, _R]: ...
+@overload
+def method(method: Callable[Concatenate[Any, _P], _R], /) -> Method[_P, _R]: ...
+@overload
+def method(*, num_returns: Literal[1] | None = None, **options: Unpack[MethodOptionsGiven]) -> _MethodDecorator: ...
+@overload
+def method(*, num_returns: int, **options: Unpack[MethodOptionsGiven]) -> _SeveralReturnsDecorator: ...
 def get_actor(name: str, namespace: str | None = None) -> ActorHandle[Any]: ...
 def list_named_actors(all_namespaces: bool = False) -> list[Any]: ...
-def kill(actor: ActorHandle[Any], *, no_restart: bool = True) -> None: ...
+def kill(actor: ActorHandle[Any] | TypedActor, *, no_restart: bool = True) -> None: ...
 def cancel(ref: ObjectRef[Any], *, force: bool = False, recursive: bool = True) -> None: ...
 def exit_actor() -> NoReturn: ...
 def make(cls: type[_T], given: dict[str, Any]) -> ActorClass[_T]: ...

@@ -1,4 +1,4 @@
-"""`weft` on the command line: becomes the C++ program that is installed inside the package."""
+"""`weft` on the command line: `run` and the commands that look at sessions are Python's, all else the C++ program."""
 
 import os
 import sys
@@ -11,9 +11,15 @@ def program() -> str:
 
 
 def main() -> int:
+    if sys.argv[1:2] == ["run"]:
+        from ._run import main as run
+
+        return run(sys.argv[2:])
+    if sys.argv[1:2] and sys.argv[1] in ("list", "summary", "status", "logs", "stack", "timeline"):
+        from . import _commands
+
+        return _commands.run(sys.argv[1:])
     path = program()
-    # The program starts Python for `weft run`: it must be the one that this weft is installed in.
-    os.environ["WEFT_PYTHON"] = sys.executable
     try:
         os.execv(path, ["weft", *sys.argv[1:]])
     except OSError as error:

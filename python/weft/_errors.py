@@ -317,7 +317,10 @@ def _rebuild(body: bytes) -> BaseException:
     for name, value in members.items():
         descriptor = _descriptor(cls, name)
         try:
-            descriptor.__set__(error, value)
+            # None may mean that the field was never filled, and filling it with None is not the same: OSError("x")
+            # would print as "[Errno None] None".
+            if value is not None or descriptor.__get__(error) is not None:
+                descriptor.__set__(error, value)
         except Exception:
             continue  # a field that is read-only is right already
     error.__dict__.update(attributes)

@@ -51,6 +51,9 @@ def forget_after_fork() -> None:
 
 
 def _run() -> None:
+    from . import _stacks
+
+    _stacks.listen()
     printer = OutputPrinter()
     while True:
         event = _core.next_event()
@@ -79,12 +82,12 @@ class OutputPrinter:
     def __init__(self):
         self._unfinished = None  # (pid, is_stderr) whose line, too long for one chunk, goes on in its next chunk
 
-    def print(self, pid: int, is_stderr: bool, text: str, name: str = "worker") -> None:
+    def print(self, pid: int, is_stderr: bool, text: str, name: str = "") -> None:
         """Write whole lines to the present sys.stdout or sys.stderr. Never raises."""
         if not text:
             return
         origin = (pid, is_stderr)
-        prefix = f"({name} pid={pid}) "
+        prefix = f"({name or 'worker'} pid={pid}) "
         continues = self._unfinished == origin
         before = "" if continues else prefix
         if self._unfinished is not None and not continues:

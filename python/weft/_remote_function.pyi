@@ -1,50 +1,52 @@
-from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar, overload
+from collections.abc import Callable
+from typing import Any, Literal, NoReturn, TypeVar, overload
 
-from typing_extensions import ParamSpec
+from typing_extensions import ParamSpec, Unpack
 
-from weft._actor import ActorClass
+from weft._actor import ActorClass, ActorClassOf, ConstructedBy, TypedActor
+from weft._calls import NoReturns, RemoteOptionsGiven, SeveralReturns, TaskOptionsGiven
 from weft._core import RemoteFunction
 from weft._options import TaskOptions
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _T = TypeVar("_T")
+_TypedActor = TypeVar("_TypedActor", bound=TypedActor)
 
 class _Decorator:
     """`@weft.remote(...)`: takes a function or a class."""
 
     @overload
-    def __call__(self, function: type[_T], /) -> ActorClass[_T]: ...
+    def __call__(self, cls: type[_TypedActor], /) -> type[_TypedActor]: ...
+    @overload
+    def __call__(self, cls: ConstructedBy[_P, _T], /) -> ActorClassOf[_P, _T]: ...
+    @overload
+    def __call__(self, cls: type[_T], /) -> ActorClass[_T]: ...
     @overload
     def __call__(self, function: Callable[_P, _R], /) -> RemoteFunction[_P, _R]: ...
 
+class _DecoratorWithoutReturn:
+    def __call__(self, function: Callable[_P, Any], /) -> NoReturns[_P]: ...
+
+class _DecoratorOfSeveralReturns:
+    def __call__(self, function: Callable[_P, Any], /) -> SeveralReturns[_P]: ...
+
+# A class that says how its methods are called stays what it is; others become actor classes. (ConstructedBy is how mypy
+# sees the constructor of a class, type[_T] how pyright does.)
 @overload
-def remote(function: type[_T], /) -> ActorClass[_T]: ...
+def remote(cls: type[_TypedActor], /) -> type[_TypedActor]: ...
+@overload
+def remote(cls: ConstructedBy[_P, _T], /) -> ActorClassOf[_P, _T]: ...
+@overload
+def remote(cls: type[_T], /) -> ActorClass[_T]: ...
 @overload
 def remote(function: Callable[_P, _R], /) -> RemoteFunction[_P, _R]: ...
 @overload
-def remote(
-    *,
-    num_cpus: float | None = None,
-    num_gpus: float | None = None,
-    resources: dict[str, float] | None = None,
-    memory: float | None = None,
-    num_returns: int | None = None,
-    max_retries: int | None = None,
-    retry_exceptions: bool | type[BaseException] | Sequence[type[BaseException]] | None = None,
-    name: str | None = None,
-    scheduling_strategy: str | None = None,
-    max_restarts: int | None = None,
-    max_task_retries: int | None = None,
-    max_concurrency: int | None = None,
-    concurrency_groups: dict[str, int] | None = None,
-    max_pending_calls: int | None = None,
-    namespace: str | None = None,
-    lifetime: str | None = None,
-    get_if_exists: bool | None = None,
-    allow_out_of_order_execution: bool | None = None,
-) -> _Decorator: ...
+def remote(*, num_returns: Literal[1] | None = None, **options: Unpack[RemoteOptionsGiven]) -> _Decorator: ...
+@overload
+def remote(*, num_returns: Literal[0], **options: Unpack[TaskOptionsGiven]) -> _DecoratorWithoutReturn: ...
+@overload
+def remote(*, num_returns: int, **options: Unpack[TaskOptionsGiven]) -> _DecoratorOfSeveralReturns: ...
 def with_options(remote_function: RemoteFunction[_P, _R], given: dict[str, Any]) -> RemoteFunction[_P, _R]: ...
 def rebuild(function: Callable[_P, _R], options: TaskOptions) -> RemoteFunction[_P, _R]: ...
 def refuse_direct_call(remote_function: RemoteFunction[..., Any]) -> NoReturn: ...

@@ -53,11 +53,16 @@ def prepare_zygote() -> None:
     """Take over what the driver said, and import what every worker needs, once for all of them."""
     _, namespace, argv = os.environ.pop("WEFT_DRIVER").split("\x1e", 2)
     sys.argv[:] = argv.split("\x1f")
+    if "WEFT_RAY_API" in os.environ:  # the driver was started by `weft run`: `import ray` gives weft here as well
+        from .compat import _finder
+
+        _finder.install()
+        from .compat import ray  # noqa: F401
     import atexit  # noqa: F401
     import faulthandler  # noqa: F401
     import signal  # noqa: F401
 
-    from . import _api, _errors, _functions  # noqa: F401
+    from . import _api, _errors, _functions, _stacks  # noqa: F401
 
     _api.set_namespace(namespace)
 
@@ -106,11 +111,12 @@ def _prepare() -> None:
     # so that programs started by tasks are not deaf to it.
     signal.signal(signal.SIGINT, lambda signum, frame: None)
 
-    from . import _api, _core, _functions
+    from . import _api, _core, _functions, _stacks
 
     # Sent by our own process when what it runs is cancelled.
     signal.signal(_core._interrupt_signal(), _raise_if_cancelled)
 
+    _stacks.listen()
     _api.install_fork_hooks()
     _functions.set_worker_path(sys.path)
 

@@ -86,7 +86,11 @@ const char* DescribeTag(int tag) {
     case Tag::kDict:
       return "a map";
     case Tag::kReference:
+    case Tag::kAgain:
       return "a reference";
+    case Tag::kSet:
+    case Tag::kFrozenSet:
+      return "a set";
     default:
       return "something unknown";
   }

@@ -329,10 +329,9 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   }
   const core::TaskTemplate* what = entry->what;
   NoteExecution();
-  static thread_local EncodedCall call;
-  call.bytes.clear();
-  call.dependencies.clear();
-  call.owned.clear();
+  ScratchCall scratch;
+  EncodedCall& call = *scratch;
+  call.inline_references = true;
   bool encoded = EncodeCall(args, nargs, kwnames, call, what->name.c_str());
   PyObject* result = nullptr;
   if (encoded) {
@@ -341,11 +340,12 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
     bool taken;
     if (what->num_returns == 1) {
       Object* object;
-      taken = runtime->SubmitCall(handle, what, call.bytes, call.dependencies, {}, max_pending, &object);
+      taken = runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, &object);
       if (taken) result = NewRef(object, false);
     } else {
       std::vector<Object*> objects(what->num_returns);
-      taken = runtime->SubmitCall(handle, what, call.bytes, call.dependencies, {}, max_pending, objects.data());
+      taken =
+          runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, objects.data());
       if (taken) result = NewRefs(objects);
     }
     if (!taken) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 
 #include "api_python/buffers.h"
 #include "base/bytes.h"
@@ -19,12 +20,41 @@ template <class T>
 void Append(std::string& out, T value) {
   out.append(reinterpret_cast<const char*>(&value), sizeof value);
 }
+// References of one value, in bytes: far more than anybody puts into one, and less than what a count can say.
+constexpr size_t kMaxReferencesSize = size_t{1} << 31;
+
 void AppendTag(std::string& out, Tag tag) { out.push_back(static_cast<char>(tag)); }
 
-// Encodes one native value. Strings, bytes and containers are numbered in the order they begin, as the decoder does.
+// Integers beyond 64 bits, in two's complement with the lowest byte first. Private functions before 3.13, which has
+// public ones.
+size_t BigIntBytes(PyObject* value) {
+#if PY_VERSION_HEX >= 0x030D0000
+  return static_cast<size_t>(PyLong_AsNativeBytes(value, nullptr, 0, Py_ASNATIVEBYTES_LITTLE_ENDIAN));
+#else
+  return _PyLong_NumBits(value) / 8 + 1;  // one bit more for the sign
+#endif
+}
+bool WriteBigInt(PyObject* value, unsigned char* to, size_t size) {
+#if PY_VERSION_HEX >= 0x030D0000
+  return PyLong_AsNativeBytes(value, to, static_cast<Py_ssize_t>(size), Py_ASNATIVEBYTES_LITTLE_ENDIAN) >= 0;
+#else
+  return _PyLong_AsByteArray(reinterpret_cast<PyLongObject*>(value), to, size, 1, 1) == 0;
+#endif
+}
+PyObject* ReadBigInt(std::string_view bytes) {
+#if PY_VERSION_HEX >= 0x030D0000
+  return PyLong_FromNativeBytes(bytes.data(), bytes.size(), Py_ASNATIVEBYTES_LITTLE_ENDIAN);
+#else
+  return _PyLong_FromByteArray(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), 1, 1);
+#endif
+}
+
+// Encodes one native value. Strings, bytes and containers are numbered in the order they begin, as the decoder does;
+// references have numbers of their own, because there may be many.
 class NativeEncoder {
  public:
-  explicit NativeEncoder(std::string& out) : out_(out) {}
+  NativeEncoder(std::string& out, std::vector<Object*>& contained, size_t most_references)
+      : out_(out), contained_(contained), begin_(out.size()), most_references_(most_references) {}
 
   bool Encode(PyObject* value, int depth) {
     PyTypeObject* type = Py_TYPE(value);
@@ -38,8 +68,9 @@ class NativeEncoder {
       return true;
     }
     bool text = type == &PyUnicode_Type;
-    bool container = type == &PyTuple_Type || type == &PyList_Type || type == &PyDict_Type;
-    if (!text && type != &PyBytes_Type && !container) return false;
+    bool set = type == &PySet_Type || type == &PyFrozenSet_Type;
+    bool container = type == &PyTuple_Type || type == &PyList_Type || type == &PyDict_Type || set;
+    if (!text && type != &PyBytes_Type && !container) return IsRef(value) && EncodeReference(value);
     if (depth > 0) {
       for (size_t i = 0; i < seen_count_; ++i) {
         if (seen_[i] == value) {
@@ -74,6 +105,7 @@ class NativeEncoder {
     }
     bool done = type == &PyTuple_Type  ? EncodeItems(Tag::kTuple, value, PyTuple_GET_SIZE(value), depth)
                 : type == &PyList_Type ? EncodeItems(Tag::kList, value, PyList_GET_SIZE(value), depth)
+                : set                  ? EncodeSet(type == &PySet_Type ? Tag::kSet : Tag::kFrozenSet, value, depth)
                                        : EncodeDict(value, depth);
     open_[number] = false;
     return done;
@@ -82,12 +114,19 @@ class NativeEncoder {
  private:
   static constexpr size_t kMaxSeen = 32;
   static constexpr int kMaxDepth = 8;
-  static constexpr Py_ssize_t kMaxItems = 1000;
+  static constexpr Py_ssize_t kMaxItems = 1000;  // and any number of references
 
   bool EncodeInt(PyObject* value) {
     int overflow = 0;
     long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-    if (overflow != 0) return false;  // pickle knows big integers
+    if (overflow != 0) {
+      size_t size = BigIntBytes(value);
+      if (size > core::kMaxInlineBytes) return false;
+      AppendTag(out_, Tag::kBigInt);
+      Append(out_, static_cast<uint32_t>(size));
+      out_.resize(out_.size() + size);
+      return WriteBigInt(value, reinterpret_cast<unsigned char*>(out_.data()) + out_.size() - size, size);
+    }
     if (number >= -128 && number <= 127) {
       AppendTag(out_, Tag::kInt8);
       Append(out_, static_cast<int8_t>(number));
@@ -98,41 +137,167 @@ class NativeEncoder {
     return true;
   }
 
+  bool EncodeReference(PyObject* value) {
+    Object* object = ObjectOf(value);
+    if (!object) return false;
+    auto* ref = reinterpret_cast<RefObject*>(value);
+    if (stamp_ == 0) stamp_ = NextStamp();
+    bool again = ref->stamp == stamp_;
+    char item[1 + sizeof(ObjectId) + sizeof(uint32_t)];
+    item[0] = static_cast<char>(again ? Tag::kAgain : Tag::kReference);
+    std::memcpy(item + 1, &object->id, sizeof(ObjectId));
+    std::memcpy(item + 1 + sizeof(ObjectId), &ref->number, sizeof(uint32_t));
+    size_t size = again ? sizeof item : 1 + sizeof(ObjectId);
+    references_ += size;
+    if (references_ > most_references_) return false;
+    out_.append(item, size);
+    if (!again) {
+      ref->stamp = stamp_;
+      ref->number = count_++;
+      contained_.push_back(object);
+    }
+    return true;
+  }
+
+  bool TooLarge() const { return out_.size() - begin_ - references_ > core::kMaxInlineBytes; }
+
   bool EncodeItems(Tag tag, PyObject* value, Py_ssize_t count, int depth) {
-    if (count > kMaxItems) return false;
+    PyObject** items =
+        tag == Tag::kTuple ? &PyTuple_GET_ITEM(value, 0) : reinterpret_cast<PyListObject*>(value)->ob_item;
+    if (count > kMaxItems && !IsRef(items[0])) return false;
     AppendTag(out_, tag);
     Append(out_, static_cast<uint32_t>(count));
     for (Py_ssize_t i = 0; i < count; ++i) {
-      PyObject* item = tag == Tag::kTuple ? PyTuple_GET_ITEM(value, i) : PyList_GET_ITEM(value, i);
-      if (!Encode(item, depth + 1) || out_.size() > core::kMaxInlineBytes) return false;
+      if (i >= kMaxItems && !IsRef(items[i])) return false;
+      if (!Encode(items[i], depth + 1) || TooLarge()) return false;
     }
     return true;
   }
 
   bool EncodeDict(PyObject* value, int depth) {
     Py_ssize_t count = PyDict_GET_SIZE(value);
-    if (count > kMaxItems) return false;
     AppendTag(out_, Tag::kDict);
     Append(out_, static_cast<uint32_t>(count));
     PyObject *key, *item;
     Py_ssize_t position = 0;
     while (PyDict_Next(value, &position, &key, &item)) {
-      if (!Encode(key, depth + 1) || !Encode(item, depth + 1) || out_.size() > core::kMaxInlineBytes) return false;
+      if (count > kMaxItems && !IsRef(item) && !IsRef(key)) return false;
+      if (!Encode(key, depth + 1) || !Encode(item, depth + 1) || TooLarge()) return false;
     }
     return true;
   }
 
+  bool EncodeSet(Tag tag, PyObject* value, int depth) {
+    Py_ssize_t count = PySet_GET_SIZE(value);
+    AppendTag(out_, tag);
+    Append(out_, static_cast<uint32_t>(count));
+    auto encode = [&](PyObject* item) {
+      if (count > kMaxItems && !IsRef(item)) return false;
+      return Encode(item, depth + 1) && !TooLarge();
+    };
+#if PY_VERSION_HEX >= 0x030D0000
+    Owned items(PyObject_GetIter(value));
+    if (!items) return false;
+    while (PyObject* item = PyIter_Next(items.get())) {
+      Owned held(item);
+      if (!encode(item)) return false;
+    }
+    return !PyErr_Occurred();
+#else
+    // Without an iterator, whose allocation may collect garbage and so run anything.
+    PyObject* item;
+    Py_hash_t hash;
+    Py_ssize_t position = 0;
+    while (_PySet_NextEntry(value, &position, &item, &hash)) {
+      if (!encode(item)) return false;
+    }
+    return true;
+#endif
+  }
+
   std::string& out_;
+  std::vector<Object*>& contained_;
+  const size_t begin_;
+  const size_t most_references_;
+  size_t references_ = 0;  // bytes of them
+  uint32_t stamp_ = 0;
+  uint32_t count_ = 0;  // of references, each handle once
   PyObject* seen_[kMaxSeen];
   bool open_[kMaxSeen];
   size_t seen_count_ = 0;
 };
 
+// The references of one value or of all arguments of a call. Those that no Held knows are looked up together at the
+// end, under one lock; until then their handles are hollow, which must not be seen by anybody who hashes them.
+class ReferenceDecoder {
+ public:
+  ReferenceDecoder() = default;
+  ReferenceDecoder(const ReferenceDecoder&) = delete;
+  ~ReferenceDecoder() {
+    for (PyObject* handle : handles_) Py_DECREF(handle);
+  }
+
+  PyObject* New(ObjectId id) {
+    Held* held = Held::Current();
+    Object* object = held ? held->Next(id) : nullptr;
+    PyObject* handle = NewRef(object, true);
+    if (!handle) {
+      if (object && g_runtime) g_runtime->DropReference(object);
+      return nullptr;
+    }
+    if (!object) {
+      reinterpret_cast<RefObject*>(handle)->epoch = 0;  // of no session: nothing is dropped with it
+      if (hollow_.empty()) hollow_.reserve(16);
+      hollow_.push_back(handles_.size());
+      ids_.push_back(id);
+    }
+    Py_INCREF(handle);
+    handles_.push_back(handle);
+    return handle;
+  }
+
+  size_t count() const { return handles_.size(); }
+  PyObject* Again(size_t number) {
+    if (number >= handles_.size()) return nullptr;
+    Py_INCREF(handles_[number]);
+    return handles_[number];
+  }
+
+  // Gives the hollow handles their objects. False with an exception set.
+  bool Fill() {
+    if (hollow_.empty()) return true;
+    Runtime* runtime = NeedRuntime();
+    if (!runtime) return false;
+    std::vector<Object*> objects(ids_.size());
+    runtime->FindReferences(ids_, objects.data());
+    bool lost = false;
+    for (size_t i = 0; i < objects.size(); ++i) {
+      auto* ref = reinterpret_cast<RefObject*>(handles_[hollow_[i]]);
+      if (!objects[i]) {
+        lost = true;
+        continue;
+      }
+      ref->object = objects[i];
+      ref->epoch = g_epoch;
+    }
+    hollow_.clear();
+    ids_.clear();
+    if (lost) RaiseSystemError("ObjectLostError\na value refers to an object that no longer exists");
+    return !lost;
+  }
+
+ private:
+  std::vector<PyObject*> handles_;  // in the order of their numbers
+  std::vector<size_t> hollow_;
+  std::vector<ObjectId> ids_;  // of the hollow ones
+};
+
 class NativeDecoder {
  public:
-  explicit NativeDecoder(core::ByteReader& in) : in_(in) {}
+  NativeDecoder(core::ByteReader& in, ReferenceDecoder& references)
+      : in_(in), references_(references), first_reference_(references.count()) {}
   ~NativeDecoder() {
-    for (size_t i = 0; i < seen_count_; ++i) Py_DECREF(seen_[i]);
+    for (size_t i = 0; i < seen_count_; ++i) Py_XDECREF(seen_[i]);
   }
 
   PyObject* Decode(int depth = 0) {
@@ -148,6 +313,8 @@ class NativeDecoder {
         return PyLong_FromLong(in_.Fixed<int8_t>());
       case Tag::kInt64:
         return PyLong_FromLongLong(in_.Fixed<int64_t>());
+      case Tag::kBigInt:
+        return ReadBigInt(in_.Bytes());
       case Tag::kFloat:
         return PyFloat_FromDouble(in_.Fixed<double>());
       case Tag::kString: {
@@ -164,11 +331,26 @@ class NativeDecoder {
         return DecodeList(depth);
       case Tag::kDict:
         return DecodeDict(depth);
+      case Tag::kSet:
+        return DecodeSet(PySet_New(nullptr), depth);
+      case Tag::kFrozenSet:
+        return DecodeSet(PyFrozenSet_New(nullptr), depth);
       case Tag::kSame: {
         auto number = in_.Fixed<uint32_t>();
         if (number >= seen_count_ || !seen_[number]) break;
         Py_INCREF(seen_[number]);
         return seen_[number];
+      }
+      case Tag::kReference: {
+        auto id = in_.Fixed<ObjectId>();
+        if (!in_.ok()) break;
+        return references_.New(id);
+      }
+      case Tag::kAgain: {
+        in_.Fixed<ObjectId>();
+        PyObject* handle = references_.Again(first_reference_ + in_.Fixed<uint32_t>());
+        if (!handle) break;
+        return handle;
       }
       default:
         break;
@@ -220,14 +402,48 @@ class NativeDecoder {
     if (!Count(&count, depth)) return nullptr;
     PyObject* dict = Remember(PyDict_New());
     for (uint32_t i = 0; dict && i < count; ++i) {
-      Owned key(Decode(depth + 1));
+      Owned key(DecodeHashed(depth));
       Owned value(key ? Decode(depth + 1) : nullptr);
       if (!value || PyDict_SetItem(dict, key.get(), value.get()) != 0) return Py_DECREF(dict), nullptr;
     }
     return dict;
   }
+  PyObject* DecodeSet(PyObject* set, int depth) {
+    uint32_t count;
+    if (!set || !Count(&count, depth)) return Py_XDECREF(set), nullptr;
+    // Collected first: a frozenset that somebody else knows of takes no more items.
+    size_t number = seen_count_;
+    if (number < kMaxSeen) seen_[seen_count_++] = nullptr;
+    std::vector<PyObject*> items;
+    PyObject* item = set;
+    while (item && items.size() < count) {
+      item = Decode(depth + 1);
+      if (item) items.push_back(item);
+    }
+    bool ok = item && references_.Fill();
+    for (PyObject* each : items) {
+      ok = ok && PySet_Add(set, each) == 0;
+      Py_DECREF(each);
+    }
+    if (!ok) return Py_DECREF(set), nullptr;
+    if (number < kMaxSeen) {
+      Py_INCREF(set);
+      seen_[number] = set;
+    }
+    return set;
+  }
+  // An item that will be hashed.
+  PyObject* DecodeHashed(int depth) {
+    PyObject* item = Decode(depth + 1);
+    if (!item || (!IsRef(item) && !PyTuple_CheckExact(item))) return item;  // a frozenset has seen to its items
+    if (references_.Fill()) return item;
+    Py_DECREF(item);
+    return nullptr;
+  }
 
   core::ByteReader& in_;
+  ReferenceDecoder& references_;
+  const size_t first_reference_;  // a call's arguments share one, and number their own
   PyObject* seen_[kMaxSeen];
   size_t seen_count_ = 0;
 };
@@ -468,18 +684,42 @@ PyObject* DecodePickle(std::string_view bytes, bool stored, Object* object) {
 
 }  // namespace
 
-bool EncodeNative(PyObject* value, std::string& out) {
-  size_t before = out.size();
-  NativeEncoder encoder(out);
+bool EncodeNative(PyObject* value, std::string& out, std::vector<Object*>& contained, size_t most_references) {
+  size_t before = out.size(), contained_before = contained.size();
+  NativeEncoder encoder(out, contained, most_references);
   if (encoder.Encode(value, 0)) return true;
   out.resize(before);
+  contained.resize(contained_before);
   return false;
 }
+
+namespace {
+
+// Native values that hold many references are too large for frames.
+bool MoveToRoom(ObjectId id, Encoded& out) {
+  if (out.bytes.size() <= core::kMaxInlineBytes) return true;
+  std::string bytes;
+  bytes.swap(out.bytes);
+  if (!MakeRoom(bytes.size(), id, out)) return false;
+  if (CopyIn(out, 0, bytes.data(), bytes.size())) return true;
+  g_runtime->Abandon(out.room);
+  return false;
+}
+
+}  // namespace
 
 bool EncodeValue(PyObject* value, ObjectId id, Encoded& out) {
   out.bytes.clear();
   out.bytes.push_back(static_cast<char>(ValueFormat::kNative));
-  if (EncodeNative(value, out.bytes)) return true;
+  std::vector<Object*> references;
+  Contained* inside = Contained::Current();
+  if (EncodeNative(value, out.bytes, references, inside ? kMaxReferencesSize : 0)) {
+    for (Object* object : references) Runtime::AddReference(object);
+    if (!references.empty()) {
+      inside->objects.insert(inside->objects.end(), references.begin(), references.end());
+    }
+    return MoveToRoom(id, out);
+  }
   if (PyErr_Occurred()) return false;
   out.bytes.clear();
   int array = EncodeArray(value, id, out);
@@ -492,15 +732,20 @@ PyObject* DecodeValue(std::string_view bytes, bool stored, Object* object) {
   switch (static_cast<ValueFormat>(bytes[0])) {
     case ValueFormat::kNative: {
       core::ByteReader in(bytes.substr(1));
-      NativeDecoder decoder(in);
+      Held held(object);
+      ReferenceDecoder references;
+      NativeDecoder decoder(in, references);
       Owned value(decoder.Decode());
       if (value && !in.ok()) return Malformed();
+      if (value && !references.Fill()) return nullptr;
       return value.Release();
     }
     case ValueFormat::kArray:
       return DecodeArray(bytes, stored, object);
-    case ValueFormat::kPickle:
+    case ValueFormat::kPickle: {
+      Held held(object);
       return DecodePickle(bytes, stored, object);
+    }
   }
   return Malformed();
 }
@@ -516,7 +761,16 @@ bool EncodeArgument(PyObject* value, EncodedCall& out, const char* function) {
     out.dependencies.push_back(object);
     return true;
   }
-  if (out.bytes.size() < core::kMaxInlineBytesPerFrame && EncodeNative(value, out.bytes)) return true;
+  // The ids of references inside travel beside the arguments once more.
+  size_t known = out.contained.size();
+  if (out.bytes.size() + known * sizeof(ObjectId) < core::kMaxInlineBytesPerFrame &&
+      EncodeNative(value, out.bytes, out.contained, out.inline_references ? core::kMaxInlineBytes : 0)) {
+    for (size_t i = known; i < out.contained.size(); ++i) {
+      Runtime::AddReference(out.contained[i]);
+      out.owned.push_back(out.contained[i]);
+    }
+    return true;
+  }
   if (PyErr_Occurred()) return false;
   Contained inside;
   Encoded encoded;
@@ -546,6 +800,27 @@ bool EncodeArgument(PyObject* value, EncodedCall& out, const char* function) {
 }
 
 }  // namespace
+
+namespace {
+
+thread_local std::deque<EncodedCall> t_calls;  // in use: the first t_calls_used
+thread_local size_t t_calls_used = 0;
+
+EncodedCall& NextCall() {
+  if (t_calls_used == t_calls.size()) t_calls.emplace_back();
+  return t_calls[t_calls_used++];
+}
+
+}  // namespace
+
+ScratchCall::ScratchCall() : call_(NextCall()) {
+  call_.inline_references = false;
+  call_.bytes.clear();
+  call_.dependencies.clear();
+  call_.contained.clear();
+  call_.owned.clear();
+}
+ScratchCall::~ScratchCall() { --t_calls_used; }
 
 bool EncodeCall(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, EncodedCall& out, const char* function) {
   Py_ssize_t num_keywords = kwnames ? PyTuple_GET_SIZE(kwnames) : 0;
@@ -582,6 +857,7 @@ bool DecodeCall(const core::TaskCall& call, std::vector<PyObject*>& args, size_t
       PyTuple_SET_ITEM(*kwnames, i, text);
     }
   }
+  ReferenceDecoder references;
   for (uint32_t i = 0; i < positional + keywords; ++i) {
     core::ByteReader ahead = in;
     PyObject* value;
@@ -592,13 +868,14 @@ bool DecodeCall(const core::TaskCall& call, std::vector<PyObject*>& args, size_t
       const core::TaskArgument& argument = call.dependencies[number];
       value = DecodeValue(argument.bytes, argument.stored, argument.object);
     } else {
-      NativeDecoder decoder(in);
+      NativeDecoder decoder(in, references);
       value = decoder.Decode();
     }
     if (!value) return false;
     args.push_back(value);
   }
-  return in.ok() || Malformed() != nullptr;
+  if (!in.ok()) return Malformed() != nullptr;
+  return references.Fill();
 }
 
 }  // namespace weft::python

@@ -1,7 +1,8 @@
 // Python values to bytes and back, in the formats of wire/value_format.h.
 //
-// None, bool, int, float, str, bytes and small tuples, lists and dicts of exactly these types are encoded here and keep
-// type and identity. NumPy arrays go as arrays. Everything else is pickled by weft._serialization, large buffers apart.
+// None, bool, int, float, str, bytes, references, and small tuples, lists, dicts and sets of exactly these types are
+// encoded here and keep type and identity; a container of references may be large. NumPy arrays go as arrays.
+// Everything else is pickled by weft._serialization, large buffers apart.
 #pragma once
 
 #include <optional>
@@ -11,9 +12,11 @@
 
 namespace weft::python {
 
-// Appends the tagged form. False without an exception if the value is not of the native kind (nothing is appended
-// then); false with one if something failed.
-bool EncodeNative(PyObject* value, std::string& out);
+// Appends the tagged form, and to `contained` the objects of the references inside, without a local reference: the
+// caller adds those before it lets go of the GIL or runs Python. At most `most_references` bytes of references. False
+// without an exception if the value is not of the native kind (nothing is appended then); false with one if something
+// failed.
+bool EncodeNative(PyObject* value, std::string& out, std::vector<Object*>& contained, size_t most_references);
 
 // Where an encoded value ended up. Either bytes are set, or room has data.
 struct Encoded {
@@ -32,9 +35,24 @@ PyObject* DecodeValue(std::string_view bytes, bool stored, Object* object);
 
 // Encodes the arguments of a call. Dependencies and contained references come with one local reference each.
 struct EncodedCall {
+  bool inline_references = false;  // set by a caller that submits `contained`; else such arguments become dependencies
   std::string bytes;
   std::vector<Object*> dependencies;
-  std::vector<Object*> owned;  // among the dependencies: to be dropped after submission
+  std::vector<Object*> contained;  // references inside the arguments
+  std::vector<Object*> owned;      // among both: to be dropped after submission
+};
+// One to encode into, whose memory is used again. Encoding may run Python (__reduce__), and that may call remote
+// functions: each call under way on a thread has its own.
+class ScratchCall {
+ public:
+  ScratchCall();
+  ~ScratchCall();
+  ScratchCall(const ScratchCall&) = delete;
+  EncodedCall* operator->() { return &call_; }
+  EncodedCall& operator*() { return call_; }
+
+ private:
+  EncodedCall& call_;
 };
 bool EncodeCall(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, EncodedCall& out, const char* function);
 

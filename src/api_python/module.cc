@@ -10,7 +10,9 @@
 #include "api_python/actor.h"
 #include "api_python/buffers.h"
 #include "api_python/codec.h"
+#include "api_python/completions.h"
 #include "api_python/object_ref.h"
+#include "api_python/observe.h"
 #include "api_python/python_runner.h"
 #include "api_python/remote_function.h"
 #include "api_python/state.h"
@@ -38,15 +40,6 @@ void DeleteEnded() {
     return true;
   });
 }
-
-// A call that leaves the GIL while it uses the runtime, which another thread may shut down meanwhile.
-struct Inside {
-  explicit Inside(Runtime* r) : runtime(r) { ++runtime->users; }
-  ~Inside() { --runtime->users; }
-  Runtime* runtime;
-};
-
-uint32_t g_stamp = 0;
 
 }  // namespace
 
@@ -163,9 +156,15 @@ PyObject* Put(PyObject*, PyObject* value) {
     return nullptr;
   }
   static thread_local std::string scratch;
+  static thread_local std::vector<Object*> scratch_references;
   scratch.clear();
+  scratch_references.clear();
   scratch.push_back(static_cast<char>(core::ValueFormat::kNative));
-  if (EncodeNative(value, scratch)) return NewRef(runtime->PutInline(scratch, {}), false);
+  // The GIL is held until the object has the references, so nobody drops one of them before.
+  if (EncodeNative(value, scratch, scratch_references, core::kMaxInlineBytes) &&
+      scratch.size() <= core::kMaxInlineBytes) {
+    return NewRef(runtime->PutInline(scratch, scratch_references), false);
+  }
   if (PyErr_Occurred()) return nullptr;
   Contained inside;
   Encoded encoded;
@@ -352,7 +351,7 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
     return nullptr;
   }
   // One pass over the handles does it if enough are ready: checks types, sessions and duplicates, and divides the list.
-  uint32_t stamp = ++g_stamp == 0 ? ++g_stamp : g_stamp;
+  uint32_t stamp = NextStamp();
   bool aliases = false;
   Owned done(PyList_New(wanted)), rest(PyList_New(count - wanted));
   if (!done || !rest) return nullptr;
@@ -539,7 +538,9 @@ nb::object NextEvent() {
   if (event.kind == core::RuntimeEvent::kOutput) {
     nb::object text =
         nb::steal(PyUnicode_DecodeUTF8(event.text.data(), static_cast<Py_ssize_t>(event.text.size()), "replace"));
-    return nb::make_tuple("output", event.pid, event.is_stderr, text);
+    nb::object name =
+        nb::steal(PyUnicode_DecodeUTF8(event.name.data(), static_cast<Py_ssize_t>(event.name.size()), "replace"));
+    return nb::make_tuple("output", event.pid, event.is_stderr, text, name);
   }
   nb::object callback = nb::steal(static_cast<PyObject*>(event.cookie));
   nb::object ref = nb::steal(NewRef(event.object, true));
@@ -566,7 +567,9 @@ PyObject* RestoreReference(PyObject*, PyObject* args) {
   if (!PyArg_ParseTuple(args, "KK", &owner, &index)) return nullptr;
   Runtime* runtime = NeedRuntime();
   if (!runtime) return nullptr;
-  Object* object = runtime->FindReference({{owner}, index});
+  Held* held = Held::Current();
+  Object* object = held ? held->Next({{owner}, index}) : nullptr;
+  if (!object) object = runtime->FindReference({{owner}, index});
   if (!object) {
     RaiseSystemError("ObjectLostError\na value refers to an object that no longer exists");
     return nullptr;
@@ -638,7 +641,8 @@ PyMethodDef fast_methods[] = {
 NB_MODULE(_core, m) {
   using namespace weft::python;
   if (!InitRefType(m.ptr()) || !InitBufferTypes(m.ptr()) || !InitRemoteFunctionType(m.ptr()) ||
-      !InitActorTypes(m.ptr()) || !AddWorkerFunctions(m.ptr()) || PyModule_AddFunctions(m.ptr(), fast_methods) != 0) {
+      !InitActorTypes(m.ptr()) || !InitCompletionsType(m.ptr()) || !AddWorkerFunctions(m.ptr()) ||
+      PyModule_AddFunctions(m.ptr(), fast_methods) != 0) {
     throw nb::python_error();
   }
   m.def("start", &Start);
@@ -650,4 +654,5 @@ NB_MODULE(_core, m) {
   m.def("empty", &Empty);
   m.def("run_worker", &RunWorker);
   m.def("stats", &Stats);
+  DefineObserve(m);
 }

@@ -9,6 +9,10 @@ PyTypeObject* g_ref_type = nullptr;
 namespace {
 
 thread_local Contained* t_contained = nullptr;
+thread_local Held* t_held = nullptr;
+uint32_t g_stamp = 0;
+
+constexpr ptrdiff_t kMostSkipped = 4;  // entries of a value's list that Held::Next passes over in search
 
 void Dealloc(PyObject* self) {
   auto* ref = reinterpret_cast<RefObject*>(self);
@@ -25,7 +29,29 @@ std::string Hex(PyObject* self) {
   return core::ToString(ref->object->id);
 }
 
-PyObject* Repr(PyObject* self) { return PyUnicode_FromFormat("ObjectRef(%s)", Hex(self).c_str()); }
+// How a reference is printed: weft.compat.ray changes it for programs that expect Ray's form of 2018. Guarded by the
+// GIL.
+std::string g_printed_name = "ObjectRef";
+size_t g_printed_digits = 0;  // padded with zeros to this length
+
+PyObject* Repr(PyObject* self) {
+  std::string id = Hex(self);
+  if (id.size() < g_printed_digits && id.find(' ') == std::string::npos) id.append(g_printed_digits - id.size(), '0');
+  return PyUnicode_FromFormat("%s(%s)", g_printed_name.c_str(), id.c_str());
+}
+
+PyObject* PrintReferencesAs(PyObject*, PyObject* arguments) {
+  const char* name = nullptr;
+  Py_ssize_t digits = 0;
+  if (!PyArg_ParseTuple(arguments, "sn", &name, &digits)) return nullptr;
+  if (digits < 0 || digits > 1000) {
+    PyErr_SetString(PyExc_ValueError, "digits must be between 0 and 1000");
+    return nullptr;
+  }
+  g_printed_name = name;
+  g_printed_digits = static_cast<size_t>(digits);
+  Py_RETURN_NONE;
+}
 
 PyObject* HexMethod(PyObject* self, PyObject*) { return PyUnicode_FromString(Hex(self).c_str()); }
 
@@ -105,10 +131,43 @@ PyType_Slot slots[] = {{Py_tp_dealloc, reinterpret_cast<void*>(Dealloc)},
                        {Py_tp_doc, const_cast<char*>("A handle to an immutable object, perhaps not computed yet.")},
                        {0, nullptr}};
 
+PyMethodDef functions[] = {{"_print_references_as", PrintReferencesAs, METH_VARARGS, nullptr},
+                           {nullptr, nullptr, 0, nullptr}};
+
 PyType_Spec spec = {"weft.ObjectRef", sizeof(RefObject), 0, Py_TPFLAGS_DEFAULT, slots};
 
 }  // namespace
 
+uint32_t NextStamp() {
+  if (++g_stamp == 0) ++g_stamp;  // new handles have none
+  return g_stamp;
+}
+
+Held::Held(Object* of) : outer_(t_held) {
+  // The list of a resolved object does not change any more.
+  if (of && of->resolved() && of->contained) {
+    at_ = of->contained->data();
+    end_ = at_ + of->contained->size();
+  }
+  t_held = this;
+}
+Held::~Held() { t_held = outer_; }
+Held* Held::Current() { return t_held; }
+
+Object* Held::Next(ObjectId id) {
+  // Handles of actors are in the list as well, and are found otherwise.
+  Object* const* at = at_;
+  while (at != end_ && (*at)->id != id) {
+    if (++at - at_ > kMostSkipped) return nullptr;
+  }
+  if (at == end_) return nullptr;
+  Object* object = *at;
+  at_ = at + 1;
+  Runtime::AddReference(object);
+  return object;
+}
+
+Contained* Contained::Current() { return t_contained; }
 Contained::Contained() : outer(t_contained) { t_contained = this; }
 Contained::~Contained() {
   t_contained = outer;
@@ -128,7 +187,8 @@ bool InitRefType(PyObject* module) {
   g_ref_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&spec));
   if (!g_ref_type) return false;
   Py_INCREF(g_ref_type);
-  return PyModule_AddObject(module, "ObjectRef", reinterpret_cast<PyObject*>(g_ref_type)) == 0;
+  return PyModule_AddFunctions(module, functions) == 0 &&
+         PyModule_AddObject(module, "ObjectRef", reinterpret_cast<PyObject*>(g_ref_type)) == 0;
 }
 
 PyObject* NewRef(Object* object, bool alias) {
@@ -140,6 +200,7 @@ PyObject* NewRef(Object* object, bool alias) {
   ref->object = object;
   ref->epoch = g_epoch;
   ref->stamp = 0;
+  ref->number = 0;
   ref->alias = alias;
   ref->weak_references = nullptr;
   return reinterpret_cast<PyObject*>(ref);

@@ -8,8 +8,9 @@ namespace weft::python {
 struct RefObject {
   PyObject_HEAD Object* object;
   uint32_t epoch;
-  uint32_t stamp;  // of the last wait() that has seen it
-  bool alias;      // there may be other handles of the same object in this process
+  uint32_t stamp;   // of the last wait() or encoding that has seen it
+  uint32_t number;  // in that encoding
+  bool alias;       // there may be other handles of the same object in this process
   PyObject* weak_references;
 };
 
@@ -22,6 +23,9 @@ PyObject* NewRef(Object* object, bool alias);
 // The object, if the handle belongs to the present session; else nullptr with an exception set.
 Object* ObjectOf(PyObject* ref);
 
+// A number that no handle has as its stamp: whoever draws it recognises the handles it has seen.
+uint32_t NextStamp();
+
 // While a value is being encoded on this thread, references pickled with it are noted here.
 struct Contained {
   std::vector<Object*> objects;  // one local reference each
@@ -29,6 +33,24 @@ struct Contained {
   Contained();
   ~Contained();
   Contained(const Contained&) = delete;
+  static Contained* Current();  // of this thread; nullptr if nothing is being encoded
+};
+
+// While a value is being decoded on this thread: the references inside it are those that its object holds, in the order
+// in which they were encoded. Found here, one costs neither a lock nor a search. What is not found here is looked up.
+class Held {
+ public:
+  explicit Held(Object* of);  // may be nullptr; must be kept alive by the caller
+  ~Held();
+  Held(const Held&) = delete;
+  // With a local reference; nullptr if it is not the next one.
+  Object* Next(ObjectId id);
+  static Held* Current();
+
+ private:
+  Object* const* at_ = nullptr;
+  Object* const* end_ = nullptr;
+  Held* outer_;
 };
 
 // An object that is part of the value being encoded on this thread; false if none is.

@@ -128,20 +128,19 @@ PyObject* Remote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   const core::TaskTemplate* what = f->what;
   NoteExecution();
 
-  static thread_local EncodedCall call;
-  call.bytes.clear();
-  call.dependencies.clear();
-  call.owned.clear();
+  ScratchCall scratch;
+  EncodedCall& call = *scratch;
+  call.inline_references = true;
   bool encoded = EncodeCall(args, nargs, kwnames, call, what->name.c_str());
   PyObject* result = nullptr;
   if (encoded) {
     if (what->num_returns == 1) {
       Object* object;
-      runtime->Submit(what, call.bytes, call.dependencies, {}, &object);
+      runtime->Submit(what, call.bytes, call.dependencies, call.contained, &object);
       result = NewRef(object, false);
     } else {
       std::vector<Object*> objects(what->num_returns);
-      runtime->Submit(what, call.bytes, call.dependencies, {}, objects.data());
+      runtime->Submit(what, call.bytes, call.dependencies, call.contained, objects.data());
       result = NewRefs(objects);
     }
   }

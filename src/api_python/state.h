@@ -45,6 +45,13 @@ extern Runtime* g_runtime;  // nullptr while no session is open
 extern uint32_t g_epoch;    // counts sessions: references of an earlier one are known by it
 extern uint64_t g_views;    // buffers that look into shared memory
 
+// A call that leaves the GIL while it uses the runtime, which another thread may shut down meanwhile.
+struct Inside {
+  explicit Inside(Runtime* r) : runtime(r) { ++runtime->users; }
+  ~Inside() { --runtime->users; }
+  Runtime* runtime;
+};
+
 // The runtime; starts a session with defaults if there is none. nullptr with an exception set if that fails, or in a
 // forked child.
 Runtime* NeedRuntime();

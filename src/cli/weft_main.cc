@@ -22,7 +22,14 @@ constexpr const char* kHelp =
     "       weft COMMAND [...]\n"
     "\n"
     "commands:\n"
-    "  node    serve one driver (started by weft.init(), not by hand: the driver's socket is descriptor 3)\n";
+    "  run       run a Python program in which `import ray` gives weft; see weft run --help\n"
+    "  status    the sessions that run on this machine, and what they use\n"
+    "  list      tasks, actors, objects, nodes or workers of a session\n"
+    "  summary   the same in numbers\n"
+    "  logs      what workers printed last\n"
+    "  stack     where the threads of drivers and workers are\n"
+    "  timeline  what ran when, for ui.perfetto.dev (.json) or a browser (.html)\n"
+    "  node      serve one driver (started by weft.init(), not by hand: the driver's socket is descriptor 3)\n";
 
 int RunNode() {
   constexpr int kDriverSocket = 3;
@@ -66,6 +73,11 @@ int Main(int argc, char** argv) {
       return help ? 0 : 2;
     }
     return RunNode();
+  }
+  for (std::string_view of_python : {"status", "list", "summary", "logs", "stack", "timeline"}) {
+    if (command != of_python) continue;
+    std::fprintf(stderr, "weft: 'weft %s' is a command of the Python package; run the weft that pip installed\n", argv[1]);
+    return 2;
   }
   if (command.empty()) {
     std::fputs(kHelp, stderr);

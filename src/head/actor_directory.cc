@@ -36,6 +36,41 @@ ActorState ActorDirectory::StateOf(ObjectId actor) const {
   return found == actors_.end() ? ActorState::kDead : found->second.state;
 }
 
+std::string ActorDirectory::NameOf(ProcessId worker) const {
+  auto found = workers_.find(worker);
+  return found == workers_.end() ? "worker" : Called(actors_.at(found->second));
+}
+
+std::string ActorDirectory::ClassOf(ProcessId worker) const {
+  auto found = workers_.find(worker);
+  return found == workers_.end() ? "" : actors_.at(found->second).class_name;
+}
+
+std::vector<ActorInfo> ActorDirectory::Describe() const {
+  std::vector<ActorInfo> all;
+  for (const auto& [id, dead] : dead_) {
+    ActorInfo& info = all.emplace_back();
+    info.actor = id;
+    info.state = static_cast<uint8_t>(ActorState::kDead);
+    info.class_name = dead.class_name;
+    info.why = dead.why;
+  }
+  for (const auto& [id, actor] : actors_) {
+    ActorInfo& info = all.emplace_back();
+    info.actor = id;
+    info.state = static_cast<uint8_t>(actor.state);
+    info.incarnation = actor.incarnation;
+    info.worker = actor.worker;
+    info.detached = actor.detached ? 1 : 0;
+    info.restarts_left = actor.restarts_left;
+    info.class_name = actor.class_name;
+    info.name = actor.name;
+    info.name_space = actor.name_space;
+    info.why = actor.why_ending;
+  }
+  return all;
+}
+
 // ---- creation ---------------------------------------------------------------------------------------------------
 
 void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryAction>& out) {
@@ -74,7 +109,7 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
                             out);
     }
     ActorAnswer answer{message.request, taken->second, other.metadata, ""};
-    Remember(id, 0, "it was never created: an actor with its name existed", "");
+    Remember(id, 0, "it was never created: an actor with its name existed", "", message.class_name);
     if (message.request != 0) out.emplace_back(AnswerCreator{event.from, std::move(answer)});
     return;
   }
@@ -115,15 +150,14 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
   }
 }
 
-void ActorDirectory::Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out) {
-  auto found = actors_.find(event.actor);
+void ActorDirectory::Handle(const ActorReadyToPlace& event, std::vector<DirectoryAction>& out) {
   if (event.actor.owner != event.from) {
-    out.emplace_back(RefuseSender{event.from, "spoke for an actor of another process"});
+    out.emplace_back(RefuseSender{event.from, "spoke for an actor that it did not create"});
     return;
   }
-  if (found == actors_.end() || !found->second.deferred || found->second.ending != Ending::kNo) return;
+  auto found = actors_.find(event.actor);
+  if (found == actors_.end() || !std::exchange(found->second.deferred, false)) return;
   auto& actor = found->second;
-  actor.deferred = false;
   out.emplace_back(WantActor{event.actor, actor.to_place, actor.to_hold, actor.depth});
 }
 
@@ -145,7 +179,7 @@ void ActorDirectory::RefuseCreation(const ActorCreated& event, const std::string
     change.why = whole;
     out.emplace_back(TellWatcher{watcher, std::move(change), false});
   }
-  Remember(message.actor, 0, std::move(whole), "");
+  Remember(message.actor, 0, std::move(whole), "", message.class_name);
 }
 
 void ActorDirectory::Handle(const ActorPlaced& event, std::vector<DirectoryAction>& out) {
@@ -288,16 +322,18 @@ void ActorDirectory::StopWatching(ObjectId id, const std::set<ProcessId>& watche
   }
 }
 
-void ActorDirectory::Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error) {
+void ActorDirectory::Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error,
+                              std::string class_name) {
   if (error.size() > kMaxRememberedError) error.clear();
-  dead_bytes_ += why.size() + error.size();
-  dead_[id] = DeadActor{incarnation, std::move(why), std::move(error)};
+  DeadActor dead{incarnation, std::move(why), std::move(error), std::move(class_name)};
+  dead_bytes_ += dead.bytes();
+  dead_[id] = std::move(dead);
   dead_in_order_.push_back(id);
   while (dead_.size() > limits_.remembered_dead || dead_bytes_ > limits_.remembered_bytes) {
     ObjectId oldest = dead_in_order_.front();
     dead_in_order_.pop_front();
     auto found = dead_.find(oldest);
-    dead_bytes_ -= found->second.why.size() + found->second.error.size();
+    dead_bytes_ -= found->second.bytes();
     dead_.erase(found);
     auto& highest = forgotten_[oldest.owner];
     highest = std::max(highest, oldest.index);
@@ -323,9 +359,10 @@ void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string&
   }
   StopWatching(id, actor.watchers);
   metadata_bytes_ -= actor.metadata.size();
+  std::string class_name = std::move(actor.class_name);
   uint32_t incarnation = actor.incarnation;
   actors_.erase(found);
-  Remember(id, incarnation, why, error);
+  Remember(id, incarnation, why, error, std::move(class_name));
 }
 
 void ActorDirectory::BeginEnding(Entry& entry, Ending ending, const std::string& why,

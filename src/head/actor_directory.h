@@ -36,10 +36,6 @@ struct ActorCreated {  // the shapes are valid
   ProcessId from;
   CreateActor message;
 };
-struct ActorArgumentsCame {  // its creator has what the constructor needs
-  ProcessId from;
-  ObjectId actor;
-};
 struct ActorLookedUp {
   ProcessId from;
   LookupActor message;
@@ -47,6 +43,10 @@ struct ActorLookedUp {
 struct ActorsListed {
   ProcessId from;
   ListActors message;
+};
+struct ActorReadyToPlace {  // a deferred one: what its constructor needs is there
+  ProcessId from;
+  ObjectId actor;
 };
 struct ActorWatched {
   ProcessId from;
@@ -147,7 +147,7 @@ class ActorDirectory {
   explicit ActorDirectory(Limits limits) : limits_(limits) {}
 
   void Handle(const ActorCreated& event, std::vector<DirectoryAction>& out);
-  void Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorReadyToPlace& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorLookedUp& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorsListed& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorWatched& event, std::vector<DirectoryAction>& out);
@@ -166,6 +166,12 @@ class ActorDirectory {
   size_t remembered() const { return dead_.size(); }
   // kDead for one that is not known.
   ActorState StateOf(ObjectId actor) const;
+  // "actor Counter" for messages about a worker; "worker" if it serves none.
+  std::string NameOf(ProcessId worker) const;
+  // The class of the actor that lives in this worker; empty if it serves none.
+  std::string ClassOf(ProcessId worker) const;
+  // Every actor, the remembered dead first. For observers.
+  std::vector<ActorInfo> Describe() const;
 
   void CheckInvariants() const;
 
@@ -176,11 +182,11 @@ class ActorDirectory {
   struct Actor {
     ActorState state = ActorState::kPending;
     Ending ending = Ending::kNo;
+    bool deferred = false;  // its creator will say when it can be placed
     bool creator_lives = true;
     bool detached = false;
     bool has_name = false;      // still
     bool kill_asked = false;    // with restart
-    bool deferred = false;      // no worker is wanted before its arguments are there
     uint32_t incarnation = 0;   // workers it has had
     int32_t restarts_left = 0;  // -1: any number
     uint32_t restarts = 0;
@@ -199,6 +205,8 @@ class ActorDirectory {
     uint32_t incarnation = 0;
     std::string why;
     std::string error;
+    std::string class_name;
+    size_t bytes() const { return why.size() + error.size() + class_name.size(); }
   };
   struct Early {  // asked for before it was created
     std::set<ProcessId> watchers;
@@ -214,7 +222,7 @@ class ActorDirectory {
   void WorkerEnded(ObjectId id, const ProcessEnded& event, std::vector<DirectoryAction>& out);
   void BeginEnding(Entry& entry, Ending ending, const std::string& why, std::vector<DirectoryAction>& out);
   void GiveNameUp(Actor& actor);
-  void Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error);
+  void Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error, std::string class_name);
   void StopWatching(ObjectId id, const std::set<ProcessId>& watchers);
   // An actor that cannot be made: its creator is told, and whoever asks later.
   void RefuseCreation(const ActorCreated& event, const std::string& why, std::vector<DirectoryAction>& out);

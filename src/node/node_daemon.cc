@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -17,6 +16,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "events/event_log.h"
 #include "os/child_process.h"
 #include "os/memory_limits.h"
 #include "os/socket.h"
@@ -51,9 +51,9 @@ constexpr int64_t kMaxGpus = 4096 * kResourceUnit;  // each has an entry of its 
 constexpr size_t kMaxRememberedDeaths = 4096;
 // A zygote that dies without a request is replaced at once, but not more often than this.
 constexpr int64_t kZygotePauseNs = 1000 * kMs;
-// What a worker takes of our descriptors: socket, doorbell, two pipes; and a segment.
-constexpr uint64_t kDescriptorsPerWorker = 5;
-constexpr uint64_t kOwnDescriptors = 64;
+// What a worker takes of our descriptors: socket, doorbell, event log, two pipes; and a segment.
+constexpr uint64_t kDescriptorsPerWorker = 6;
+constexpr uint64_t kOwnDescriptors = 192;  // the event logs of the dead among them
 
 bool HasNul(const std::string& text) { return text.find('\0') != std::string::npos; }
 
@@ -97,6 +97,7 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
   if (!watch) return Error{ErrorKind::kInvalid, "the driver's socket cannot be watched: " + watch.error().message};
   process->watch = *watch;
   daemon->processes_[process->id] = std::move(process);
+  daemon->ListenForObservers();
   return daemon;
 }
 
@@ -244,7 +245,6 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
 
   process.claimed_pid = message.pid;
   session_ = std::move(message);
-  if (::getrandom(&session_number_, sizeof session_number_, 0) < 0) session_number_ = static_cast<uint64_t>(NowNs());
   auto cpus = static_cast<uint64_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
   uint64_t most =
       descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
@@ -278,9 +278,15 @@ bool NodeDaemon::Welcomed(Process& process) {
   welcome.driver = ProcessId{1};
   welcome.object_store_bytes = budget_->capacity_bytes();
   welcome.reserved_bytes = budget_->Admit(process.id, kReservedBytes);
-  welcome.session = session_number_;
   welcome.cpus = static_cast<uint32_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
-  Send(process, welcome, {process.doorbell_fd});
+  std::vector<SharedFd> fds{process.doorbell_fd};
+  if (keep_events_) {
+    auto log = CreateEventLog(process.id);
+    if (!log) return false;
+    process.events = ShareFd(std::move(*log));
+    fds.push_back(process.events);
+  }
+  Send(process, welcome, std::move(fds));
   return true;
 }
 
@@ -860,6 +866,7 @@ void NodeDaemon::Bury(ProcessId id) {
   if (process->pid != 0) pids_.erase(process->pid);
   closing_.erase(id);
   unflushed_.erase(id);
+  RememberDead(*process, how);
   deaths_[id] = std::move(how);
   if (deaths_.size() > kMaxRememberedDeaths) deaths_.erase(deaths_.begin());
 
@@ -924,8 +931,12 @@ void NodeDaemon::KillEverything() {
 void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string text) {
   auto* driver = Find(ProcessId{1});
   if (driver == nullptr) return;
-  WorkerOutput output{worker, 0, static_cast<uint8_t>(is_stderr), std::move(text)};
-  if (auto* process = Find(worker)) output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
+  WorkerOutput output{worker, 0, static_cast<uint8_t>(is_stderr), std::move(text), ""};
+  if (auto* process = Find(worker)) {
+    output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
+    output.name = process->actor_class;
+    process->output[is_stderr ? 1 : 0].Append(output.text);
+  }
   Send(*driver, output);
 }
 

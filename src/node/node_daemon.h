@@ -13,6 +13,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,6 +25,7 @@
 
 #include "base/result.h"
 #include "head/actor_directory.h"
+#include "node/observers.h"
 #include "node/worker_output.h"
 #include "node/worker_pool.h"
 #include "node/zygote.h"
@@ -52,6 +54,16 @@ class NodeDaemon {
     uint32_t own_slot = 0;
     uint32_t peer_slot = 0;
   };
+  // The end of what a worker has printed, for those who ask later.
+  struct OutputTail {
+    std::string text;
+    void Append(std::string_view more);
+  };
+  struct DeadProcess {
+    ProcessInfo info;
+    SharedFd events;
+    OutputTail output[2];
+  };
   struct Process {
     enum class Stage : uint8_t { kConnecting, kReady, kClosing };
     ProcessId id;
@@ -76,6 +88,9 @@ class NodeDaemon {
     std::vector<uint32_t> freed_slots;
 
     std::string last_stderr;  // until it is ready: explains a failed start
+    std::string actor_class;  // of the actor that lives in it
+    SharedFd events;          // its event log; none if events are switched off
+    OutputTail output[2];     // stdout, stderr
   };
 
   explicit NodeDaemon(EventLoop loop);
@@ -96,6 +111,7 @@ class NodeDaemon {
   void Handle(Process& process, FreeObjects& message);
   void Handle(Process& process, Farewell& message);
   void Handle(Process& process, CreateActor& message);
+  void Handle(Process& process, PlaceActor& message);
   void Handle(Process& process, LookupActor& message);
   void Handle(Process& process, ListActors& message);
   void Handle(Process& process, WatchActor& message);
@@ -103,7 +119,6 @@ class NodeDaemon {
   void Handle(Process& process, KillActor& message);
   void Handle(Process& process, ActorConstructed& message);
   void Handle(Process& process, ActorExiting& message);
-  void Handle(Process& process, PlaceActor& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
   void Refuse(Process& process, const std::string& why);
@@ -170,6 +185,13 @@ class NodeDaemon {
   void ForwardOutput(ProcessId worker, bool is_stderr, std::string text);
   void PauseOrResumeOutput();
 
+  // ---- observers (node_daemon_observers.cc)
+  void ListenForObservers();
+  void AnswerObserver(uint64_t observer, const Observe& question);
+  ProcessInfo Describe(const Process& process) const;
+  void Handle(Process& process, StateReport& message);
+  void RememberDead(Process& process, const std::string& how);
+
   int64_t NextDeadline() const;
   Process* Find(ProcessId id);
 
@@ -183,7 +205,6 @@ class NodeDaemon {
   uint64_t last_number_ = 1;  // the highest number given to a process
 
   std::optional<OpenSession> session_;
-  uint64_t session_number_ = 0;
   std::unique_ptr<LocalScheduler> scheduler_;
   ActorDirectory directory_;
   std::unique_ptr<WorkerPool> pool_;
@@ -202,6 +223,11 @@ class NodeDaemon {
   UniqueFd null_;
 
   WorkerOutputs outputs_;
+
+  std::unique_ptr<Observers> observers_;
+  std::deque<DeadProcess> dead_;  // the latest ones
+  bool keep_events_ = true;
+  int64_t started_ns_ = 0;
 
   uint64_t descriptor_limit_ = 1024;
   int64_t leaving_until_ns_ = 0;  // not 0: the driver has said farewell, and workers may leave in order until then

@@ -15,6 +15,10 @@ void NodeDaemon::Handle(Process& process, CreateActor& message) {
   directory_.Handle(ActorCreated{process.id, std::move(message)}, directory_actions_);
 }
 
+void NodeDaemon::Handle(Process& process, PlaceActor& message) {
+  directory_.Handle(ActorReadyToPlace{process.id, message.actor}, directory_actions_);
+}
+
 void NodeDaemon::Handle(Process& process, LookupActor& message) {
   directory_.Handle(ActorLookedUp{process.id, std::move(message)}, directory_actions_);
 }
@@ -47,10 +51,6 @@ void NodeDaemon::Handle(Process& process, ActorExiting& message) {
   directory_.Handle(ActorExitingReported{process.id, message.actor}, directory_actions_);
 }
 
-void NodeDaemon::Handle(Process& process, PlaceActor& message) {
-  directory_.Handle(ActorArgumentsCame{process.id, message.actor}, directory_actions_);
-}
-
 // ---- decisions of the scheduler ---------------------------------------------------------------------------------
 
 void NodeDaemon::Perform(const GrantActor& action) {
@@ -59,6 +59,7 @@ void NodeDaemon::Perform(const GrantActor& action) {
   pool_->WorkerWasTaken(action.worker);
   worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
   directory_.Handle(ActorPlaced{action.actor, action.worker, action.gpus}, directory_actions_);
+  worker->actor_class = directory_.ClassOf(action.worker);
 }
 
 void NodeDaemon::Perform(const RefuseActor& action) {

@@ -232,6 +232,7 @@ void Executor::Define(Submitter& submitter, std::string_view bytes) {
   what->retry_exceptions = in.Bytes();
   what->stored_body = in.Fixed<Location>();
   what->body = in.Bytes();
+  what->event_name = runtime_.log_.NameId(what->name);
   if (in.ok() && in.AtEnd()) submitter.templates[number] = std::move(what);
 }
 
@@ -431,6 +432,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   current_submitter_.store(main_.call.submitter.value, std::memory_order_relaxed);
   current_task_.store(main_.call.task);
   if (num_early_cancels_.load() > 0) TakeEarlyCancel(main_);
+  NoteBegin(main_);
   runner_.Run(main_.returns, main_.outcome);
   current_task_.store(0, std::memory_order_release);
   Runtime::SetCurrentExecution(0);
@@ -472,7 +474,9 @@ void Executor::StartConcurrent(std::unique_ptr<Execution> owned) {
     }
   }
   if (num_early_cancels_.load() > 0 && execution) TakeEarlyCancel(*execution);
-  if (execution) runner_.Start(*execution);
+  if (!execution) return;
+  NoteBegin(*execution);
+  runner_.Start(*execution);
 }
 
 void Executor::Complete(Execution* execution) {
@@ -497,7 +501,10 @@ void Executor::Complete(Execution* execution) {
     running_.erase(it);
   }
   ended.reset();
-  if (next) runner_.Start(*next);
+  if (next) {
+    NoteBegin(*next);
+    runner_.Start(*next);
+  }
   // The main thread may have left calls in their channels, or may wait to leave.
   if (!mode_.loop && (was_full || exit_.load(std::memory_order_acquire))) Wake();
 }
@@ -541,7 +548,17 @@ void Executor::TakeEarlyCancel(const Execution& execution) {
 
 // ---- replies ------------------------------------------------------------------------------------------------------
 
+void Executor::NoteBegin(Execution& execution) {
+  const TaskCall& call = execution.call;
+  execution.event = runtime_.log_.Begin(call.submitter, call.task, execution.returns.empty() ? 0 : execution.returns[0].index,
+                                        call.what->event_name, call.attempt);
+}
+
 void Executor::Reply(Execution& execution) {
+  const ReplyKind kind = execution.outcome.kind;
+  runtime_.log_.End(execution.event, kind == ReplyKind::kValues || kind == ReplyKind::kExited ? EventOutcome::kOk
+                                     : kind == ReplyKind::kCancelled                          ? EventOutcome::kCancelled
+                                                                                              : EventOutcome::kError);
   TaskOutcome& outcome = execution.outcome;
   Submitter& submitter = *execution.submitter;
   const ProcessId from = submitter.peer->process;

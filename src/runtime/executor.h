@@ -48,6 +48,7 @@ struct DefinedTemplate {
   std::string body;
   Location stored_body;       // size 0: the body is above
   void* front_end = nullptr;  // the front end's loaded function
+  uint32_t event_name = 0;
 };
 
 // The resources behind a task, and the actor that the worker is (if it is one).
@@ -100,6 +101,7 @@ struct Execution {
   Submitter* submitter = nullptr;
   WorkerMachine::References references;
   void* front_end = nullptr;  // of a call that runs beside others: the front end's
+  EventLog::Running event;    // in the event log, from its start to its reply
 };
 
 // How an actor's calls run.
@@ -183,6 +185,7 @@ class Executor {
   // False: it was handed back.
   bool Begin(Execution& execution, Submitter& submitter, std::string_view bytes);
   void StartConcurrent(std::unique_ptr<Execution> execution);
+  void NoteBegin(Execution& execution);  // to the event log
   void Reply(Execution& execution);
   void Constructed(Execution& execution);
   void TakeEarlyCancel(const Execution& execution);

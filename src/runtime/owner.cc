@@ -363,6 +363,7 @@ void Owner::Announce(Object* object, Actions& out) {
 
 Task* Owner::NewTask(const Submission& submission, std::vector<Object*>& result, bool* failed, Actions& out) {
   Task* task = tasks_.New();
+  last_task_ = task->handle;
   task->what = submission.what;
   task->parent = submission.parent;
   task->arguments_size = static_cast<uint32_t>(submission.arguments.size());

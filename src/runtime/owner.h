@@ -125,6 +125,7 @@ struct TaskTemplate {
   int32_t max_retries = 3;  // -1: for ever; of a call: max_task_retries
   std::string name;
   std::string retry_exceptions;  // empty: never; "*": any; else for the front end to judge
+  uint32_t event_name = 0;       // the name's number in the event log
   std::string method;            // kCall: its name
   std::string group;             // kCall: of which concurrency group
   std::string actor_options;     // kCreation: what the front end's worker needs to know
@@ -366,7 +367,17 @@ class Owner {
   bool AnyBorrowed();  // does anybody borrow an object of ours?
   bool AnyLeased() const { return !lease_workers_.empty(); }
   size_t ready_tasks() const;
+  // The handle of the task that was submitted last; it may have ended by now.
+  uint64_t last_task() const { return last_task_; }
   size_t live_tasks() const { return tasks_.alive(); }
+  template <class F>
+  void ForEachTask(F f) {
+    tasks_.ForEach(f);
+  }
+  template <class F>
+  void ForEachObject(F f) {
+    objects_.ForEach(f);
+  }
   size_t live_objects() const { return objects_.alive(); }
   // How many tasks of the worker must end before this side has something to do: the first that somebody waits for, or
   // where its queue wants refilling, or all.
@@ -430,6 +441,7 @@ class Owner {
   void Settle(Actions& out);  // ends every event: announces what was resolved, pumps what may run
 
   const ProcessId self_;
+  uint64_t last_task_ = 0;
   uint32_t depth_ = 0;
   Slab<Object> objects_;
   Slab<Task> tasks_;

@@ -73,13 +73,17 @@ Status Runtime::Handshake(const Message& hello) {
   auto received = NextMessage();
   if (!received) return Error{ErrorKind::kGone, "the node daemon ended before it was ready"};
   auto* welcome = std::get_if<Welcome>(&received->message);
-  if (!welcome || received->fds.size() != 1) {
+  if (!welcome || received->fds.empty() || received->fds.size() > 2) {
     return Error{ErrorKind::kGone, "the node daemon answered with something else"};
   }
   welcome_ = *welcome;
   auto doorbell = Doorbell::Open(received->fds[0].get());
   if (!doorbell) return doorbell.error();
   doorbell_ = std::move(*doorbell);
+  // The second descriptor is the event log, unless events are switched off.
+  if (received->fds.size() == 2) {
+    if (auto status = log_.Open(received->fds[1].get()); !status.ok()) return status;
+  }
   owner_ = std::make_unique<Owner>(welcome_.process);
   allowed_cpus_ = static_cast<uint32_t>(std::max(1, static_cast<int>(AllowedCpus())));
   writer_.AddBudget(welcome_.reserved_bytes);
@@ -176,6 +180,7 @@ Result<const Function*> Runtime::InternFunction(const FunctionKey& key, std::str
 const TaskTemplate* Runtime::InternTemplate(TaskTemplate what, const ResourceAmounts& shape) {
   std::lock_guard lock(mutex_);
   what.shape = owner_->InternShape(shape);
+  what.event_name = log_.NameId(what.name);
   return owner_->InternTemplate(std::move(what));
 }
 
@@ -188,11 +193,19 @@ void Runtime::Submit(const TaskTemplate* what, std::string_view arguments, std::
   // The clock is read for lease bookkeeping only, so the cheap one does.
   returns_scratch_.clear();
   owner_->Submit(submission, CoarseNowNs(), returns_scratch_, actions_);
+  if (log_.on()) NoteSubmitted(what, dependencies);
   std::copy(returns_scratch_.begin(), returns_scratch_.end(), returns);
   Perform();
   stats_.tasks_submitted++;
   if ((++submits_ & 15) == 0) Drain();  // keeps the pipelines moving in a long loop of submissions
   NotifyPeers(lock);
+}
+
+void Runtime::NoteSubmitted(const TaskTemplate* what, std::span<Object* const> dependencies) {
+  const uint64_t task = owner_->last_task();
+  log_.Submitted(task, returns_scratch_.empty() ? 0 : returns_scratch_[0]->id.index, what->event_name);
+  for (size_t i = 1; i < returns_scratch_.size(); ++i) log_.Returns(task, returns_scratch_[i]->id.index);
+  for (const Object* object : dependencies) log_.Depends(task, object->id);
 }
 
 // ---- objects ------------------------------------------------------------------------------------------------------
@@ -281,7 +294,18 @@ Object* Runtime::PutStored(const StoreRoom& room, std::span<Object* const> conta
 }
 
 Object* Runtime::FindReference(ObjectId id) {
+  Object* object = nullptr;
+  FindReferences({&id, 1}, &object);
+  return object;
+}
+
+void Runtime::FindReferences(std::span<const ObjectId> ids, Object** found) {
   std::unique_lock lock(mutex_);
+  for (size_t i = 0; i < ids.size(); ++i) found[i] = FindLocked(ids[i]);
+  NotifyPeers(lock);
+}
+
+Object* Runtime::FindLocked(ObjectId id) {
   Object* object = owner_->Find(id);
   if (object) {
     AddReference(object);
@@ -293,7 +317,6 @@ Object* Runtime::FindReference(ObjectId id) {
   if (!object->resolved()) {
     Route(id.owner, {.kind = PeerMessageKind::kMention, .id = id, .process = self(), .count = 1});
   }
-  NotifyPeers(lock);
   return object;
 }
 
@@ -393,11 +416,37 @@ void Runtime::CallWhenReady(Object* object, void* cookie) {
     return;
   }
   ++object->callbacks;
-  callbacks_[object].push_back(cookie);
+  callbacks_[object].push_back({.cookie = cookie});
   owner_->Want(object, actions_);
   Perform();
   if (!polling_) ArmBackground();
   NotifyPeers(lock);
+}
+
+void Runtime::Watch(const std::shared_ptr<Completions>& to, std::span<const Watched> objects) {
+  std::unique_lock lock(mutex_);
+  for (const Watched& watched : objects) {
+    if (watched.object->resolved()) {
+      to->ready.push_back(watched.number);
+      continue;
+    }
+    ++watched.object->callbacks;
+    callbacks_[watched.object].push_back({.completions = to, .number = watched.number});
+    owner_->Want(watched.object, actions_);
+  }
+  Perform();
+  NotifyPeers(lock);
+}
+
+void Runtime::Unwatch(const std::shared_ptr<Completions>& to, std::span<const Watched> objects) {
+  std::unique_lock lock(mutex_);
+  for (const Watched& watched : objects) {
+    auto it = callbacks_.find(watched.object);
+    if (it == callbacks_.end()) continue;
+    watched.object->callbacks -=
+        static_cast<uint32_t>(std::erase_if(it->second, [&](const Callback& call) { return call.completions == to; }));
+    if (it->second.empty()) callbacks_.erase(it);
+  }
 }
 
 RuntimeStats Runtime::Stats() {

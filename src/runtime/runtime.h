@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "events/event_log.h"
 #include "object_store/segment_reader.h"
 #include "object_store/segment_writer.h"
 #include "os/fd.h"
@@ -69,8 +70,15 @@ struct RuntimeEvent {
   int32_t pid = 0;
   bool is_stderr = false;
   std::string text;
+  std::string name;  // kOutput: the class of the actor that printed it
   Object* object = nullptr;  // kReady: comes with a local reference for the receiver
   void* cookie = nullptr;
+};
+
+// What of a number of objects has been resolved, in that order. Shared by the runtime and one consumer; guarded by the
+// runtime's lock.
+struct Completions {
+  std::vector<uint32_t> ready;  // the numbers that the consumer gave to the objects
 };
 
 // Counters, for tests and figures.
@@ -93,6 +101,8 @@ class Runtime {
   ProcessId self() const { return welcome_.process; }
   const Welcome& welcome() const { return welcome_; }
   int daemon_pid() const { return daemon_pid_; }
+  // Of the daemon as well, also in a worker, whose child it is not; 0 if it cannot be known.
+  int node_pid() const;
 
   // ---- functions and tasks
   // A large body is put into the store, for as long as the session lasts. Fails as Allocate does.
@@ -155,6 +165,8 @@ class Runtime {
   Object* PutStored(const StoreRoom& room, std::span<Object* const> contained);
   // The one object that a value being decoded here refers to; nullptr if this process was never given it.
   Object* FindReference(ObjectId id);
+  // The same for many at once, under one lock; each found comes with a local reference.
+  void FindReferences(std::span<const ObjectId> ids, Object** found);
   static void AddReference(Object* object) { object->local_references.fetch_add(1, std::memory_order_relaxed); }
   void DropReference(Object* object);
 
@@ -169,6 +181,16 @@ class Runtime {
   // ---- for the front end's own thread
   bool NextEvent(RuntimeEvent* event);  // blocks; false when stopped
   void CallWhenReady(Object* object, void* cookie);
+  // Each object's number goes to `to` once it is resolved, in constant time. The caller keeps the objects alive.
+  struct Watched {
+    Object* object;
+    uint32_t number;
+  };
+  void Watch(const std::shared_ptr<Completions>& to, std::span<const Watched> objects);
+  // Forgets those that are not resolved yet.
+  void Unwatch(const std::shared_ptr<Completions>& to, std::span<const Watched> objects);
+  // Waits until something is there and takes all of it. Deadlines as in WaitFor.
+  WaitOutcome TakeCompletions(Completions& from, int64_t deadline_ns, std::vector<uint32_t>& taken);
 
   RuntimeStats Stats();
   // Calls of the front end that are inside this object; it must not be deleted before they are out. The front end's.
@@ -200,9 +222,13 @@ class Runtime {
   void BackgroundLoop();
 
   // All below: lock held.
+  Object* FindLocked(ObjectId id);
   void Handle(Message message, std::vector<UniqueFd> fds);
+  std::string ReportState(uint32_t limit);  // for an observer
   void HandlePeerMessages(ProcessId from, std::string_view payload);
   void Perform();
+  // To the event log; right after the submission.
+  void NoteSubmitted(const TaskTemplate* what, std::span<Object* const> dependencies);
   bool PushTask(int32_t worker, Task* task);
   bool CoresAreFree() const;  // for this process and each worker that is busy with its tasks
   bool Define(Peer& peer, const TaskTemplate* what);
@@ -233,6 +259,7 @@ class Runtime {
   Welcome welcome_;
   int daemon_pid_ = -1;
   std::unique_ptr<Doorbell> doorbell_;
+  EventLog log_;  // written without the lock
   bool is_worker_ = false;
   uint32_t allowed_cpus_ = 1;
 
@@ -256,7 +283,12 @@ class Runtime {
   std::unordered_map<uint64_t, ActorAnswer> actor_answers_;
   std::unordered_map<uint64_t, ActorList> actor_lists_;
   std::deque<RuntimeEvent> events_;
-  std::unordered_map<Object*, std::vector<void*>> callbacks_;
+  struct Callback {
+    void* cookie = nullptr;  // the front end's, or:
+    std::shared_ptr<Completions> completions;
+    uint32_t number = 0;
+  };
+  std::unordered_map<Object*, std::vector<Callback>> callbacks_;
   std::string why_stopped_;
   bool polling_ = false;          // a user thread (or the idle executor) polls for all
   bool executor_idle_ = false;    // the executor polls, or is about to

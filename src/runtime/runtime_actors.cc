@@ -124,6 +124,7 @@ bool Runtime::SubmitCall(Object* handle, const TaskTemplate* what, std::string_v
   if (!contained.empty()) submission.contained.assign(contained.begin(), contained.end());
   returns_scratch_.clear();
   owner_->SubmitCall(handle, submission, CoarseNowNs(), returns_scratch_, actions_);
+  if (log_.on()) NoteSubmitted(what, dependencies);
   std::copy(returns_scratch_.begin(), returns_scratch_.end(), returns);
   Perform();
   stats_.tasks_submitted++;

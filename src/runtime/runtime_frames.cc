@@ -177,14 +177,22 @@ void Runtime::Perform() {
       case ActionKind::kResolved: {
         auto it = callbacks_.find(action.object);
         if (it != callbacks_.end()) {
-          for (void* cookie : it->second) {
+          bool for_front_end = false;
+          for (const Callback& call : it->second) {
+            if (call.completions) {
+              call.completions->ready.push_back(call.number);  // whoever takes them is woken as all who wait are
+              continue;
+            }
             AddReference(action.object);
-            events_.push_back({.kind = RuntimeEvent::kReady, .object = action.object, .cookie = cookie});
+            events_.push_back({.kind = RuntimeEvent::kReady, .object = action.object, .cookie = call.cookie});
+            for_front_end = true;
           }
           action.object->callbacks = 0;
           callbacks_.erase(it);
-          front_events_.fetch_add(1);
-          FutexWake(&front_events_);
+          if (for_front_end) {
+            front_events_.fetch_add(1);
+            FutexWake(&front_events_);
+          }
         }
         break;
       }

@@ -144,6 +144,15 @@ WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, in
   return outcome;
 }
 
+WaitOutcome Runtime::TakeCompletions(Completions& from, int64_t deadline_ns, std::vector<uint32_t>& taken) {
+  std::unique_lock lock(mutex_);
+  auto outcome = WaitUntil(lock, deadline_ns, false, [&] { return !from.ready.empty(); });
+  taken.swap(from.ready);
+  from.ready.clear();
+  NotifyPeers(lock);
+  return outcome;
+}
+
 void Runtime::SetWakeUps(bool any) {
   const auto& workers = owner_->workers();
   due_list_.clear();

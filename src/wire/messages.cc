@@ -93,7 +93,7 @@ void Fields(V& v, ObjectsFreed& m) {
 }
 template <class V>
 void Fields(V& v, WorkerOutput& m) {
-  v(m.worker, m.pid, m.is_stderr, m.text);
+  v(m.worker, m.pid, m.is_stderr, m.text, m.name);
 }
 template <class V>
 void Fields(V& v, LeaseRefused& m) {
@@ -151,6 +151,35 @@ void Fields(V& v, ActorList& m) {
 template <class V>
 void Fields(V& v, ActorChanged& m) {
   v(m.actor, m.state, m.incarnation, m.worker, m.gpus, m.why, m.error);
+}
+template <class V>
+void Fields(V& v, Observe& m) {
+  v(m.protocol, m.what, m.limit);
+}
+template <class V>
+void Fields(V& v, NodeInfo& m) {
+  v(m.daemon_pid, m.driver_pid, m.total, m.available, m.store_bytes, m.store_used_bytes, m.started_ns,
+    m.working_directory);
+}
+template <class V>
+void Fields(V& v, ProcessInfo& m) {
+  v(m.process, m.pid, m.role, m.stage, m.store_bytes, m.actor, m.how);
+}
+template <class V>
+void Fields(V& v, ActorInfo& m) {
+  v(m.actor, m.state, m.incarnation, m.worker, m.detached, m.restarts_left, m.class_name, m.name, m.name_space, m.why);
+}
+template <class V>
+void Fields(V& v, Observed& m) {
+  v(m.reports);
+}
+template <class V>
+void Fields(V& v, AskState& m) {
+  v(m.request, m.limit);
+}
+template <class V>
+void Fields(V& v, StateReport& m) {
+  v(m.request, m.process, m.report);
 }
 
 struct Writing {

@@ -126,7 +126,7 @@ struct ActorExiting {  // from its worker: it ends itself, on purpose
 
 // ---- from the daemon to a process -------------------------------------------------------------------------------
 
-struct Welcome {  // with one descriptor: the process's own doorbell page
+struct Welcome {  // with two descriptors: the process's own doorbell page, and its event log if events are kept
   ProcessId process;
   ProcessId driver;
   uint64_t object_store_bytes = 0;
@@ -181,6 +181,7 @@ struct WorkerOutput {
   int32_t pid = 0;
   uint8_t is_stderr = 0;
   std::string text;  // whole lines unless a line is longer than 64 kB
+  std::string name;  // of the actor's class; empty for a worker without one
 };
 struct LeaseRefused {  // no worker can be had for this shape, ever
   ResourceAmounts shape;
@@ -217,12 +218,67 @@ struct ActorChanged {  // the channel to the worker was opened before
   std::string error;  // kDead: the constructor's exception, if it was that
 };
 
-using Message = std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked,
-                             SegmentCreated, OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell,
-                             Welcome, ChannelOpened, LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened,
-                             MemoryReserved, TrimMemory, Routed, ObjectsFreed, WorkerOutput, LeaseRefused, Exit,
-                             CreateActor, LookupActor, ListActors, WatchActor, ReleaseActor, KillActor,
-                             ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged, PlaceActor>;
+// ---- observers: other programs of the same user that look at a session
+// ------------------------------------------------
+
+enum ObserveWhat : uint32_t {
+  kObserveEvents = 1,  // each ProcessInfo comes with the process's event log
+  kObserveOutput = 2,  // the last output of each worker
+  kObserveState = 4,   // what each process knows of its tasks and objects
+};
+struct Observe {  // from an observer; answered by the messages below, in this order
+  uint32_t protocol = kProtocolVersion;
+  uint32_t what = 0;   // bits of ObserveWhat, besides what is always told
+  uint32_t limit = 0;  // tasks and objects per process
+};
+struct NodeInfo {
+  int32_t daemon_pid = 0;
+  int32_t driver_pid = 0;
+  ResourceAmounts total, available;
+  uint64_t store_bytes = 0, store_used_bytes = 0;
+  int64_t started_ns = 0;  // CLOCK_MONOTONIC
+  std::string working_directory;
+};
+enum class ProcessStage : uint8_t { kStarting = 1, kIdle = 2, kLeased = 3, kBlocked = 4, kEnding = 5, kDead = 6 };
+struct ProcessInfo {  // with one descriptor, read-only, if events are asked for and kept: its event log
+  ProcessId process;
+  int32_t pid = 0;
+  uint8_t role = 0;   // Role
+  uint8_t stage = 0;  // ProcessStage
+  uint64_t store_bytes = 0;
+  std::string actor;  // the class of the actor that lives in it
+  std::string how;    // kDead: how it ended
+};
+struct ActorInfo {
+  ObjectId actor;
+  uint8_t state = 0;  // ActorState
+  uint32_t incarnation = 0;
+  ProcessId worker;
+  uint8_t detached = 0;
+  int32_t restarts_left = 0;  // -1: for ever
+  std::string class_name, name, name_space, why;
+};
+// then WorkerOutput for each worker and stream
+struct Observed {        // the end of the answer, but for the reports
+  uint32_t reports = 0;  // StateReports that will follow as the processes answer
+};
+struct AskState {  // from the daemon to a process, for an observer
+  uint64_t request = 0;
+  uint32_t limit = 0;
+};
+struct StateReport {  // from a process, and on to the observer
+  uint64_t request = 0;
+  ProcessId process;   // filled in by the daemon
+  std::string report;  // wire/state_report.h
+};
+
+using Message =
+    std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
+                 OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened,
+                 LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed,
+                 ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
+                 ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged, PlaceActor, Observe,
+                 NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

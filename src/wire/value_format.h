@@ -31,6 +31,9 @@ enum class Tag : uint8_t {
   kDependency = 13,  // arguments only; uint32: the n-th dependency of the task
   kPickled = 14,     // arguments only; uint32 size, pickle bytes
   kReference = 15,   // uint64 owner, uint64 index: a reference inside the value, which travels beside it as well
+  kAgain = 16,       // as kReference, then uint32: the same handle as the n-th kReference of this value
+  kSet = 17,         // uint32 count, items
+  kFrozenSet = 18,
 };
 
 inline constexpr uint32_t kDataAlignment = 64;

@@ -1,5 +1,6 @@
 """The documents say what is true: links lead somewhere, tables agree with the code, the README's example runs."""
 
+import os
 import re
 import subprocess
 import sys
@@ -52,5 +53,32 @@ def test_the_example_of_the_readme_runs(tmp_path):
     program.write_text(snippet)
     result = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60)
     assert result.returncode == 0, result.stderr
-    # Eight uniform numbers have the mean 4.
-    assert float(result.stdout) == pytest.approx(4, abs=0.01)
+    # Eight uniform numbers have the sum 4, in the tree and in the actor's statistics.
+    assert [float(line) for line in result.stdout.split()] == pytest.approx([4, 4], abs=0.01)
+
+
+def blocks(document):
+    """The Python blocks of a document as one program, in which each line has the number that it has there."""
+    lines = document.read_text().splitlines()
+    program, inside = [], False
+    for line in lines:
+        fence = line.startswith("```")
+        program.append(line if inside and not fence else "")
+        inside = line == "```python" if fence and not inside else inside and not fence
+    return "\n".join(program) + "\n"
+
+
+@named(sorted((ROOT / "docs/user").glob("*.md")))
+def test_snippets_run_and_print_what_they_say(document, tmp_path):
+    source = blocks(document)
+    program = tmp_path / "snippets.py"
+    program.write_text(source)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    result = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=90, cwd=tmp_path, env=environment
+    )
+    said = re.findall(r"^ *print\(.*\)  # (.*)$", source, re.M)
+    assert len(said) == len(re.findall(r"^ *print\(", source, re.M)), "a print without its output"
+    printed = [line for line in result.stdout.splitlines() if not line.startswith("(")]  # not what workers print
+    assert result.returncode == 0, result.stderr
+    assert printed == said

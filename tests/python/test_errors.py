@@ -115,6 +115,8 @@ CASES = [
     (lambda: File("r"), ["args", "reason", "errno", "strerror", "filename"]),
     (lambda: NewWithArguments(1, 2), ["args", "sum"]),
     (lambda: FileNotFoundError(2, "none", "path"), ["args", "errno", "filename"]),
+    (lambda: OSError("only words"), ["args", "errno", "filename"]),
+    (lambda: OSError(5, "no file"), ["args", "errno", "filename"]),
     (lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "why"), ["args", "object", "reason", "start"]),
     (lambda: ImportError("no", name="n", path="p"), ["args", "name", "path"]),
     (lambda: StopIteration(5), ["args", "value"]),
@@ -150,6 +152,7 @@ def test_raised_as_itself(number):
         assert getattr(error, name) == getattr(original, name)
     if not isinstance(original, StrRaises):
         assert repr(error) == repr(original) or isinstance(original, Unpicklable)
+        assert str(error) == str(original) or isinstance(original, Unpicklable)
     printed = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     assert "in fail" in printed  # the user's frame
     assert "raise make()" in printed

@@ -27,6 +27,9 @@ enum class Tag : uint8_t {
   kSame = 12,
   kDependency = 13,
   kReference = 15,
+  kAgain = 16,
+  kSet = 17,
+  kFrozenSet = 18,
 };
 inline constexpr uint8_t kNativeFormat = 1;
 inline constexpr uint8_t kArrayFormat = 3;

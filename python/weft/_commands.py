@@ -1,0 +1,341 @@
+"""The commands of `weft` that look at running sessions: list, summary, status, logs, stack, timeline.
+
+Exit codes: 0 done; 1 there is no such session, or it did not answer; 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["COMMANDS", "run"]
+
+_USAGE = {
+    "list": "weft list tasks|actors|objects|nodes|workers [--filter NAME=VALUE] [--limit N] [--json] [--session PID]",
+    "summary": "weft summary [--json] [--session PID]",
+    "status": "weft status [--json]",
+    "logs": "weft logs [PID] [--session PID]",
+    "stack": "weft stack [PID ...] [--session PID]",
+    "timeline": "weft timeline [-o FILE.json | -o FILE.html] [--session PID]",
+}
+COMMANDS = tuple(_USAGE)
+
+_COLUMNS = {
+    "tasks": ("task_id", "name", "state", "attempt", "worker_pid", "duration_ms"),
+    "actors": ("actor_id", "class_name", "state", "name", "namespace", "pid", "restarts", "death_cause"),
+    "objects": ("object_id", "state", "size_bytes", "owner_pid", "references", "holds", "borrowers"),
+    "nodes": ("node_name", "state", "daemon_pid", "driver_pid", "resources_total", "resources_available"),
+    "workers": ("worker_id", "pid", "type", "state", "actor_class", "running", "tasks_run", "death_cause"),
+}
+
+
+class _Mistake(Exception):
+    """Wrong usage: exit code 2."""
+
+
+class _Failure(Exception):
+    """Cannot be done now: exit code 1."""
+
+
+def run(arguments: list) -> int:
+    """`weft COMMAND ...`, for a command of COMMANDS."""
+    command, rest = arguments[0], arguments[1:]
+    if "--help" in rest or "-h" in rest:
+        print("usage: " + _USAGE[command])
+        return 0
+    try:
+        return _RUN[command](rest)
+    except _Mistake as mistake:
+        print(f"weft {command}: {mistake}\nusage: {_USAGE[command]}", file=sys.stderr)
+        return 2
+    except _Failure as failure:
+        print(f"weft: {failure}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # Whoever read has had enough; Python must not complain about it once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+# ---- options --------------------------------------------------------------------------------------------------------
+
+
+def _parse(arguments: list, flags: tuple = (), values: tuple = ()) -> tuple:
+    """(positional arguments, {option: value or list of values})."""
+    positional, options = [], {}
+    rest = list(arguments)
+    while rest:
+        item = rest.pop(0)
+        name, equals, value = item.partition("=")
+        if name in values:
+            if not equals:
+                if not rest:
+                    raise _Mistake(f"{name} needs a value")
+                value = rest.pop(0)
+            options.setdefault(name, []).append(value)
+        elif item in flags:
+            options[item] = True
+        elif item.startswith("-") and item != "-":
+            raise _Mistake(f"there is no option {item}")
+        else:
+            positional.append(item)
+    return positional, options
+
+
+def _number(text: str, what: str) -> int:
+    try:
+        number = int(text)
+        if number >= 0:
+            return number
+    except ValueError:
+        pass
+    raise _Mistake(f"{what} must be a number, not {text!r}")
+
+
+def _choose_session(options: dict):
+    from ._observe import sessions
+
+    found = sessions()
+    wanted = options.get("--session")
+    if not wanted:
+        if not found:
+            raise _Failure("no session of yours runs on this machine; weft.init() starts one")
+        if len(found) > 1:
+            others = ", ".join(str(session.pid) for session in found[:-1])
+            print(
+                f"weft: several sessions run; this is the newest, {found[-1].pid} (others: {others})", file=sys.stderr
+            )
+        return found[-1]
+    pid = _number(wanted[-1], "--session")
+    for session in found:
+        if pid in (session.pid, _driver_of(session)):
+            return session
+    raise _Failure(f"no session of yours has the node daemon or driver {pid}; `weft status` lists them")
+
+
+def _driver_of(session) -> int:
+    from ._observe import observe
+    from .exceptions import WeftError
+
+    try:
+        node = observe(0, session)["node"]
+    except WeftError:
+        return 0
+    return node["driver_pid"] if node else 0
+
+
+def _asked(function, *arguments, **options):
+    from .exceptions import WeftError
+
+    try:
+        return function(*arguments, **options)
+    except WeftError as error:
+        raise _Failure(str(error)) from None
+    except ValueError as error:
+        raise _Mistake(str(error)) from None
+
+
+# ---- output ---------------------------------------------------------------------------------------------------------
+
+
+def _print_json(value) -> None:
+    import json
+
+    json.dump(value, sys.stdout, indent=1)
+    print()
+
+
+def _cell(value) -> str:
+    if value is None or value == "" or value == [] or value == {}:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3f}" if value < 100 else f"{value:.0f}"
+    if isinstance(value, dict):
+        return ", ".join(f"{_plain(item)} {name}" for name, item in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return " ".join(str(value).split())
+
+
+def _plain(value) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _print_table(columns: tuple, rows: list) -> None:
+    lines = [[column.upper() for column in columns]] + [[_cell(row[column]) for column in columns] for row in rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000 or unit == "GB":
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return ""
+
+
+# ---- commands -------------------------------------------------------------------------------------------------------
+
+
+def _list(arguments: list) -> int:
+    from . import state
+
+    positional, options = _parse(arguments, ("--json",), ("--limit", "--filter", "--session"))
+    if len(positional) != 1 or positional[0] not in _COLUMNS:
+        raise _Mistake("say what to list: " + ", ".join(_COLUMNS))
+    what = positional[0]
+    limit = _number(options.get("--limit", ["100"])[-1], "--limit")
+    filters = []
+    for text in options.get("--filter", ()):
+        for operator in ("!=", "<=", ">=", "=", "<", ">"):
+            name, found, value = text.partition(operator)
+            if found and name:
+                filters.append((name.strip(), operator, value.strip()))
+                break
+        else:
+            raise _Mistake(f"a filter is NAME=VALUE, such as state=RUNNING, not {text!r}")
+    session = _choose_session(options)
+    rows = _asked(getattr(state, "list_" + what), filters=filters, limit=limit, session=session)
+    if options.get("--json"):
+        _print_json(rows)
+    elif rows:
+        _print_table(_COLUMNS[what], rows)
+        if len(rows) == limit:
+            print(f"(the first {limit}; --limit shows more)", file=sys.stderr)
+    else:
+        print(f"no {what}", file=sys.stderr)
+    return 0
+
+
+def _summary(arguments: list) -> int:
+    from . import state
+
+    positional, options = _parse(arguments, ("--json",), ("--session",))
+    if positional:
+        raise _Mistake(f"unexpected {positional[0]!r}")
+    seen = _asked(state.summary, session=_choose_session(options))
+    if options.get("--json"):
+        _print_json(seen)
+        return 0
+    node = seen["node"]
+    print(f"session of process {node.get('driver_pid')} (node daemon {node.get('daemon_pid')})")
+    print(f"workers: {_counts(seen['workers'])}")
+    for title, counts in (("tasks", {n: c["states"] for n, c in seen["tasks"].items()}), ("actors", seen["actors"])):
+        print(f"{title}:" + ("" if counts else " none"))
+        for name, states in sorted(counts.items()):
+            took = ""
+            if title == "tasks" and seen["tasks"][name]["total_ms"]:
+                took = f"  ({seen['tasks'][name]['total_ms']:.1f} ms together)"
+            print(f"  {name}: {_counts(states)}{took}")
+    objects = {f"{kind} ({_bytes(item['bytes'])})": item["count"] for kind, item in seen["objects"].items()}
+    print(f"objects: {_counts(objects)}")
+    return 0
+
+
+def _counts(counts: dict) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
+
+
+def _status(arguments: list) -> int:
+    from . import state
+    from ._observe import sessions
+
+    positional, options = _parse(arguments, ("--json",))
+    if positional:
+        raise _Mistake(f"unexpected {positional[0]!r}")
+    found = []
+    for session in sessions():
+        try:
+            found += _asked(state.list_nodes, session=session)
+        except _Failure:
+            pass  # it has just ended
+    if options.get("--json"):
+        _print_json(found)
+        return 0 if found else 1
+    if not found:
+        raise _Failure("no session of yours runs on this machine; weft.init() starts one")
+    for node in found:
+        print(f"session {node['daemon_pid']}, driver {node['driver_pid']}, in {node['working_directory']}")
+        for name, total in node["resources_total"].items():
+            print(f"  {name}: {_plain(total - node['resources_available'].get(name, 0.0))} of {_plain(total)} in use")
+        used, size = node["object_store_used_bytes"], node["object_store_bytes"]
+        print(f"  objects: {_bytes(used)} of {_bytes(size)} reserved")
+    return 0
+
+
+def _logs(arguments: list) -> int:
+    from ._observe import OUTPUT, observe
+
+    positional, options = _parse(arguments, (), ("--session",))
+    wanted = {_number(item, "the pid") for item in positional}
+    session = _choose_session(options)
+    seen = _asked(observe, OUTPUT, session)
+    actors = {process["process"]: process["actor"] for process in seen["processes"]}
+    if wanted - {process["pid"] for process in seen["processes"]}:
+        raise _Failure(f"no process {min(wanted)} is in this session; `weft list workers` shows them")
+    shown = 0
+    for number, pid, is_stderr, text in seen["output"]:
+        if wanted and pid not in wanted:
+            continue
+        shown += 1
+        prefix = f"({actors.get(number) or 'worker'} pid={pid}{' stderr' if is_stderr else ''}) "
+        for line in text.splitlines():
+            print(prefix + line)
+    if not shown:
+        print("no output", file=sys.stderr)
+    return 0
+
+
+def _stack(arguments: list) -> int:
+    from ._observe import observe
+    from ._stacks import dump
+
+    positional, options = _parse(arguments, (), ("--session",))
+    wanted = {_number(item, "the pid") for item in positional}
+    seen = _asked(observe, 0, _choose_session(options))
+    living = [process for process in seen["processes"] if process["stage"] != 6 and process["pid"]]
+    unknown = wanted - {process["pid"] for process in living}
+    if unknown:
+        raise _Failure(f"no process {min(unknown)} lives in this session; `weft list workers` shows them")
+    failed = 0
+    for process in living:
+        pid = process["pid"]
+        if wanted and pid not in wanted:
+            continue
+        what = "driver" if process["role"] == 1 else process["actor"] or "worker"
+        print(f"---- {what} pid={pid}")
+        try:
+            print(dump(pid).rstrip())
+        except LookupError as error:
+            failed += 1
+            print(f"({error})")
+    return 1 if failed and wanted else 0
+
+
+def _timeline(arguments: list) -> int:
+    from . import _timeline as timelines
+
+    positional, options = _parse(arguments, (), ("-o", "--output", "--session"))
+    if positional:
+        raise _Mistake(f"unexpected {positional[0]!r}; the file is given with -o")
+    path = (options.get("-o", []) + options.get("--output", []) or ["weft-timeline.json"])[-1]
+    session = _choose_session(options)
+    write = timelines.timeline_page if path.endswith((".html", ".htm")) else timelines.timeline
+    try:
+        _asked(write, path, session=session)
+    except OSError as error:
+        raise _Failure(f"cannot write {path}: {error.strerror}") from None
+    print(path)
+    return 0
+
+
+_RUN = {
+    "list": _list,
+    "summary": _summary,
+    "status": _status,
+    "logs": _logs,
+    "stack": _stack,
+    "timeline": _timeline,
+}

@@ -1,0 +1,73 @@
+"""init, shutdown, and what init returns."""
+
+from __future__ import annotations
+
+import sys
+
+import weft
+
+from ._level import IS_2018, RAY_VERSION
+from ._translate import init_arguments
+
+__all__ = ["RayContext", "init", "shutdown"]
+
+
+class RayContext:
+    """What today's `ray.init` returns: a context, and a mapping of addresses. There are no addresses in a session of
+    one machine without a dashboard, so most are None."""
+
+    def __init__(self, context):
+        self._context = context
+        self.dashboard_url = ""
+        self.python_version = "{}.{}.{}".format(*sys.version_info[:3])
+        self.ray_version = RAY_VERSION
+        self.ray_commit = f"weft {weft.__version__}"
+        self.address_info = _address_info()
+
+    def __getitem__(self, key):
+        return self.address_info[key]
+
+    def __len__(self):
+        return len(self.address_info)
+
+    def __iter__(self):
+        return iter(self.address_info)
+
+    def disconnect(self) -> None:
+        shutdown()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc) -> None:
+        self._context.__exit__(*exc)
+
+    def __repr__(self):
+        return f"RayContext({self._context!r})"
+
+
+def _address_info() -> dict:
+    return {
+        "node_ip_address": "127.0.0.1",
+        "redis_address": None,
+        "object_store_address": None,
+        "raylet_socket_name": None,
+        "webui_url": "",
+        "session_dir": None,
+        "address": "local",
+        "gcs_address": None,
+        "node_id": None,
+    }
+
+
+def init(address=None, **arguments):
+    """Start a session. Takes the arguments of today's and of 2018's ray.init; some have no effect (the tables are in
+    docs/user/coming_from_ray.md)."""
+    translated = init_arguments({"address": address, **arguments})
+    context = weft.init(**translated)
+    return _address_info() if IS_2018 else RayContext(context)
+
+
+def shutdown(*_, **__) -> None:
+    """End the session. Ray's arguments say how patiently; here everything is gone when this returns."""
+    weft.shutdown()

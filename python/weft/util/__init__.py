@@ -1,0 +1,10 @@
+"""What programs build on top of tasks and actors: pools, queues, results as they are ready."""
+
+from __future__ import annotations
+
+from weft._completion import as_completed, map_unordered
+
+from ._actor_pool import ActorPool
+from ._queue import Empty, Full, Queue
+
+__all__ = ["ActorPool", "Empty", "Full", "Queue", "as_completed", "map_unordered"]

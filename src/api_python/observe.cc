@@ -1,0 +1,253 @@
+#include "api_python/observe.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "events/event_log.h"
+#include "os/abstract_socket.h"
+#include "os/socket.h"
+#include "transport/message_stream.h"
+#include "wire/messages.h"
+#include "wire/state_report.h"
+
+namespace weft::python {
+namespace {
+
+namespace nb = nanobind;
+
+constexpr int64_t kPatienceNs = 5'000'000'000;  // the daemon answers in microseconds, unless the machine is swamped
+
+// What came, without Python objects: collected outside the GIL.
+struct Observation {
+  struct Process {
+    core::ProcessInfo info;
+    core::UniqueFd log;
+  };
+  std::optional<core::NodeInfo> node;
+  std::vector<Process> processes;
+  std::vector<core::ActorInfo> actors;
+  std::vector<core::WorkerOutput> output;
+  std::vector<std::pair<core::ProcessId, core::ProcessReport>> reports;
+  bool complete = false;  // every process has answered
+  std::string error;
+};
+
+Observation Ask(uint32_t uid, int pid, uint32_t what, uint32_t limit, int64_t deadline_ns) {
+  Observation seen;
+  auto fail = [&](std::string why) {
+    seen.error = std::move(why);
+    return std::move(seen);
+  };
+  auto socket = core::ConnectAbstract(core::ObserverSocketName(uid, pid));
+  if (!socket) return fail("there is no session with this daemon: " + socket.error().message);
+  // Anybody can listen under any abstract name: ask the kernel who does.
+  auto listener = core::PeerUid(socket->get());
+  if (!listener || *listener != uid) return fail("another user listens in the place of the node daemon");
+  if (auto status = core::SetNonblocking(socket->get(), true); !status.ok()) return fail(status.error().message);
+  core::MessageStream stream(std::move(*socket));
+  stream.Queue(core::Observe{.what = what, .limit = limit});
+  uint32_t awaited = 0;
+  bool answered = false;
+  for (;;) {
+    if (!stream.Flush()) return fail("the node daemon has closed the connection");
+    while (auto received = stream.Next()) {
+      auto& message = received->message;
+      if (auto* node = std::get_if<core::NodeInfo>(&message)) {
+        seen.node = std::move(*node);
+      } else if (auto* process = std::get_if<core::ProcessInfo>(&message)) {
+        seen.processes.push_back({std::move(*process), {}});
+        if (!received->fds.empty()) seen.processes.back().log = std::move(received->fds[0]);
+      } else if (auto* actor = std::get_if<core::ActorInfo>(&message)) {
+        seen.actors.push_back(std::move(*actor));
+      } else if (auto* output = std::get_if<core::WorkerOutput>(&message)) {
+        seen.output.push_back(std::move(*output));
+      } else if (auto* observed = std::get_if<core::Observed>(&message)) {
+        answered = true;
+        awaited = observed->reports;
+      } else if (auto* report = std::get_if<core::StateReport>(&message)) {
+        core::ProcessReport decoded;
+        if (core::DecodeReport(report->report, decoded)) {
+          seen.reports.emplace_back(report->process, std::move(decoded));
+        } else if (awaited > 0) {
+          --awaited;
+        }
+      }
+    }
+    if (answered && seen.reports.size() >= awaited) {
+      seen.complete = true;
+      return seen;
+    }
+    if (stream.state() != core::MessageStream::State::kOpen) {
+      return fail(answered ? "the session has ended" : "the node daemon does not answer this program's questions");
+    }
+    if (stream.Receive()) continue;
+    int64_t left_ms = (deadline_ns - core::NowNs()) / 1'000'000;
+    if (left_ms <= 0) {
+      if (answered) return seen;  // a process that is stopped, or dead by now: told without it
+      return fail("the node daemon did not answer in time");
+    }
+    pollfd wait{stream.fd(), static_cast<short>(stream.queued_bytes() > 0 ? POLLIN | POLLOUT : POLLIN), 0};
+    ::poll(&wait, 1, static_cast<int>(std::min<int64_t>(left_ms, 1000)));
+  }
+}
+
+// Names come from other processes and may hold any bytes.
+nb::object Text(std::string_view text) {
+  return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
+
+nb::object Id(core::ObjectId id) {
+  if (!id) return nb::none();
+  return Text(core::ToString(id));
+}
+
+nb::dict Amounts(const core::ResourceAmounts& amounts) {
+  nb::dict result;
+  for (const auto& [name, amount] : amounts) {
+    result[Text(name)] = static_cast<double>(amount) / static_cast<double>(core::kResourceUnit);
+  }
+  return result;
+}
+
+// (kind, process, task, object, name, attempt, outcome, lane, begin, end)
+nb::object Row(const core::RecordedEvent& event) {
+  return nb::make_tuple(static_cast<int>(event.kind), event.process, event.task, event.object, event.name,
+                        event.attempt, static_cast<int>(event.outcome), event.lane, event.begin_ns, event.end_ns);
+}
+
+nb::object Log(int fd) {
+  auto copy = core::ReadEventLog(fd);
+  if (!copy) return nb::none();
+  nb::list events, running;
+  for (const auto& event : copy->events) events.append(Row(event));
+  for (const auto& event : copy->running) running.append(Row(event));
+  nb::dict names;
+  for (const auto& [id, name] : copy->names) names[nb::int_(id)] = Text(name);
+  nb::dict log;
+  log["events"] = events;
+  log["running"] = running;
+  log["names"] = names;
+  log["overwritten"] = copy->overwritten;
+  return log;
+}
+
+nb::dict Report(core::ProcessId process, const core::ProcessReport& report) {
+  nb::list tasks, objects;
+  for (const auto& task : report.tasks) {
+    nb::list waits_for;
+    for (core::ObjectId id : task.waits_for) waits_for.append(Id(id));
+    tasks.append(nb::make_tuple(task.task, task.object, static_cast<int>(task.state), task.attempt, task.worker.value,
+                                Text(task.name), waits_for));
+  }
+  for (const auto& object : report.objects) {
+    objects.append(nb::make_tuple(Id(object.id), object.id.owner.value, static_cast<int>(object.kind), object.size,
+                                  object.local_references, object.holds, object.borrowers, object.borrowed != 0,
+                                  object.segment));
+  }
+  nb::dict result;
+  result["process"] = process.value;
+  result["all_tasks"] = report.all_tasks;
+  result["all_objects"] = report.all_objects;
+  result["tasks"] = tasks;
+  result["objects"] = objects;
+  return result;
+}
+
+nb::dict Observe(uint32_t uid, int pid, uint32_t what, uint32_t limit, double timeout) {
+  Observation seen;
+  {
+    nb::gil_scoped_release release;
+    seen = Ask(uid, pid, what, limit, core::NowNs() + static_cast<int64_t>(timeout * 1e9));
+  }
+  if (!seen.error.empty()) throw nb::value_error(seen.error.c_str());
+  nb::dict result;
+  result["complete"] = seen.complete;
+  if (seen.node) {
+    nb::dict node;
+    node["daemon_pid"] = seen.node->daemon_pid;
+    node["driver_pid"] = seen.node->driver_pid;
+    node["total"] = Amounts(seen.node->total);
+    node["available"] = Amounts(seen.node->available);
+    node["store_bytes"] = seen.node->store_bytes;
+    node["store_used_bytes"] = seen.node->store_used_bytes;
+    node["started_ns"] = seen.node->started_ns;
+    node["working_directory"] = Text(seen.node->working_directory);
+    result["node"] = node;
+  } else {
+    result["node"] = nb::none();
+  }
+  nb::list processes, actors, output, reports;
+  for (const auto& process : seen.processes) {
+    nb::dict row;
+    row["process"] = process.info.process.value;
+    row["pid"] = process.info.pid;
+    row["role"] = static_cast<int>(process.info.role);
+    row["stage"] = static_cast<int>(process.info.stage);
+    row["actor"] = Text(process.info.actor);
+    row["how"] = Text(process.info.how);
+    row["log"] = process.log ? Log(process.log.get()) : nb::none();
+    processes.append(row);
+  }
+  for (const auto& actor : seen.actors) {
+    nb::dict row;
+    row["actor"] = Id(actor.actor);
+    row["owner"] = actor.actor.owner.value;
+    row["state"] = static_cast<int>(actor.state);
+    row["incarnation"] = actor.incarnation;
+    row["worker"] = actor.worker.value;
+    row["detached"] = actor.detached != 0;
+    row["restarts_left"] = actor.restarts_left;
+    row["class_name"] = Text(actor.class_name);
+    row["name"] = Text(actor.name);
+    row["namespace"] = Text(actor.name_space);
+    row["why"] = Text(actor.why);
+    actors.append(row);
+  }
+  for (const auto& text : seen.output) {
+    output.append(nb::make_tuple(text.worker.value, text.pid, text.is_stderr != 0, Text(text.text)));
+  }
+  for (const auto& [process, report] : seen.reports) reports.append(Report(process, report));
+  result["processes"] = processes;
+  result["actors"] = actors;
+  result["output"] = output;
+  result["reports"] = reports;
+  return result;
+}
+
+// {"total": {...}, "available": {...}} of this process's own session.
+nb::dict SessionResources() {
+  Runtime* runtime = NeedRuntime();
+  if (!runtime) throw nb::python_error();
+  const int pid = runtime->node_pid();
+  Observation seen;
+  {
+    nb::gil_scoped_release release;
+    seen = Ask(::geteuid(), pid, 0, 0, core::NowNs() + kPatienceNs);
+  }
+  if (!seen.node) {
+    RaiseSystemError("WeftError\nthe node daemon cannot be asked for its resources: " + seen.error);
+    throw nb::python_error();
+  }
+  nb::dict result;
+  result["total"] = Amounts(seen.node->total);
+  result["available"] = Amounts(seen.node->available);
+  return result;
+}
+
+}  // namespace
+
+void DefineObserve(nb::module_& m) {
+  m.def("observe", &Observe, nb::arg("uid"), nb::arg("pid"), nb::arg("what"), nb::arg("limit"), nb::arg("timeout"));
+  m.def("resources", &SessionResources);
+  m.def("node_pid", [] { return g_runtime ? g_runtime->node_pid() : 0; });
+  m.def("object_id_text",
+        [](uint64_t owner, uint64_t index) { return core::ToString(core::ObjectId{{owner}, index}); });
+}
+
+}  // namespace weft::python

@@ -1,0 +1,13 @@
+// Asks the node daemon of a session, this program's or another one of the same user, what is and what happened. For
+// weft.state, weft.timeline and the command line; python/weft/_observe.py makes sense of the answer.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include "api_python/state.h"
+
+namespace weft::python {
+
+void DefineObserve(nanobind::module_& m);
+
+}  // namespace weft::python

@@ -1,0 +1,27 @@
+// Unix stream sockets with an abstract name: nothing on disk, and the name is free again when its listener is gone,
+// however it went. Anybody on the machine (in the same network namespace) can connect, so both sides ask the kernel who
+// the other is.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "base/result.h"
+#include "os/fd.h"
+
+namespace weft::core {
+
+// The name under which the node daemon with this pid listens for observers.
+std::string ObserverSocketName(uid_t uid, pid_t daemon);
+
+Result<UniqueFd> ListenAbstract(const std::string& name);  // non-blocking
+UniqueFd AcceptAbstract(int listener);                     // non-blocking; invalid if nobody is there
+Result<UniqueFd> ConnectAbstract(const std::string& name);
+
+// Of a connected socket: the user that runs the other side (for a client: at the time when it began to listen).
+Result<uid_t> PeerUid(int socket);
+// The process that made the other side of a socket pair, or connected or listened.
+Result<pid_t> PeerPid(int socket);
+
+}  // namespace weft::core

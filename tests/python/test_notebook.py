@@ -1,0 +1,91 @@
+"""Notebooks under `weft run`: the kernel is a process that Jupyter starts, and it and its workers see our `ray`."""
+
+from __future__ import annotations
+
+import json
+import sysconfig
+from pathlib import Path
+
+import pytest
+from helpers import run_driver
+
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("nbclient")
+pytest.importorskip("ipykernel")
+
+WEFT = str(Path(sysconfig.get_path("scripts")) / "weft")
+
+# Runs under `weft run`, as `jupyter lab` would, and starts the kernel in another process.
+EXECUTE = """
+import os, sys
+import nbformat
+from nbclient import NotebookClient
+
+path = sys.argv[1]
+notebook = nbformat.read(path, 4)
+NotebookClient(notebook, timeout=60, kernel_name="python3").execute()
+nbformat.write(notebook, path)
+print(os.getpid())
+"""
+
+
+def execute(folder: Path, cells: list, *options: str):
+    """The outputs of each cell, and the pid of the process that started the kernel."""
+    path = folder / "notebook.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
+    program = folder / "execute.py"
+    program.write_text(EXECUTE)
+    environment = {
+        name: str(folder / name.lower()) for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")
+    }
+    environment["JUPYTER_RUNTIME_DIR"] = str(folder / "runtime")
+    driver = run_driver("", command=[WEFT, "run", *options, str(program), str(path)], env=environment, cwd=folder)
+    return [cell["outputs"] for cell in json.loads(path.read_text())["cells"]], int(driver.stdout)
+
+
+def test_kernel_and_workers_see_our_ray(tmp_path):
+    cells = [
+        "import ray, os\nray.init(num_cpus=2, ignore_reinit_error=True)\nray.__name__",
+        "@ray.remote\ndef where():\n    import ray, os\n    print('from a task')\n    return ray.__name__, os.getpid()",
+        "names = ray.get([where.remote() for _ in range(2)])\n[name for name, _ in names]",
+        "os.getpid()",
+        "%time x = ray.get(ray.put(5))",
+        "ray.put(1)",
+        "@ray.remote\nclass Counter:\n    n = 0\n    def add(self):\n        self.n += 1\n        return self.n\n"
+        "c = Counter.remote()\nray.get([c.add.remote() for _ in range(3)])",
+    ]
+    outputs, parent = execute(tmp_path, cells, "--ray-api=0.6")
+
+    def value(cell):
+        (result,) = [output for output in outputs[cell] if output["output_type"] == "execute_result"]
+        return "".join(result["data"]["text/plain"])
+
+    assert value(0) == "'weft.compat.ray'"
+    assert value(2) == "['weft.compat.ray', 'weft.compat.ray']"
+    assert int(value(3)) != parent
+    assert "Wall time" in "".join(outputs[4][0]["text"])
+    assert value(5).startswith("ObjectID(") and len(value(5)) == len("ObjectID()") + 40
+    assert value(6) == "[1, 2, 3]"
+    printed = "".join("".join(output.get("text", "")) for cell in outputs for output in cell)
+    assert printed.count("from a task") == 2
+
+
+def test_an_error_shows_in_the_cell(tmp_path):
+    cells = [
+        "import ray\n@ray.remote\ndef fail():\n    raise ValueError('in a task')",
+        "try:\n    ray.get(fail.remote())\nexcept ValueError as error:\n    print(error.remote_traceback)",
+    ]
+    outputs, _ = execute(tmp_path, cells)
+    text = "".join(outputs[1][0]["text"])
+    assert "raise ValueError('in a task')" in text  # the source of the cell, which is in no file of the worker's
+
+
+def test_timeline_shows_in_the_notebook(tmp_path):
+    cells = [
+        "import ray, ray.experimental.ui as ui\n@ray.remote\ndef f():\n    pass\nray.get([f.remote(), f.remote()])",
+        "ui.task_timeline()",
+    ]
+    outputs, _ = execute(tmp_path, cells, "--ray-api=0.6")
+    (shown,) = outputs[1]
+    assert shown["output_type"] == "display_data"
+    assert "<iframe" in "".join(shown["data"]["text/html"])

@@ -1,0 +1,98 @@
+"""Programs that others wrote for Ray in 2018, unchanged, under `weft run --ray-api=0.6`.
+
+They lie beside the repository, in ../shared/seeds, and nothing of them is copied here. Their code is taken out of the
+text block by block; each exercise becomes a notebook of its own and runs in a process of its own, by IPython, because
+they use `%time`. What they assert, wall-clock times included, must hold.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import sysconfig
+from pathlib import Path
+
+import pytest
+from helpers import run_driver
+
+nbformat = pytest.importorskip("nbformat")
+pytest.importorskip("IPython")
+
+SEEDS = Path(os.environ.get("WEFT_SEEDS") or Path(__file__).resolve().parents[3] / "shared" / "seeds")
+WEFT = str(Path(sysconfig.get_path("scripts")) / "weft")
+EXERCISES = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12]  # 11 needs TensorFlow
+TIMELINES = {1, 2, 3, 12}  # those that end by looking at the timeline
+
+
+def seed(number: int) -> str:
+    found = sorted(SEEDS.glob(f"{number:03}_*.txt")) if SEEDS.is_dir() else []
+    if not found:
+        pytest.skip(f"the seeds are not there: {SEEDS}")
+    return found[0].read_text()
+
+
+def blocks(text: str, opening: str) -> list[str]:
+    """The code of a document; what is quoted or indented is explanation."""
+    return re.findall(rf"^{opening}\n(.*?)^```$", text, re.M | re.S)
+
+
+def notebook(path: Path, cells: list[str]) -> Path:
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell.rstrip("\n")) for cell in cells])
+    nbformat.write(made, path)
+    return path
+
+
+def run_cells(folder: Path, cells: list[str], code: int = 0):
+    """Run the cells in one process, under IPython on weft with Ray's names of 2018."""
+    path = notebook(folder / "exercise.ipynb", cells)
+    command = [WEFT, "run", "--ray-api=0.6", "-m", "IPython", "--colors=NoColor", "--no-banner", "--no-confirm-exit"]
+    environment = {"IPYTHONDIR": str(folder / "ipython"), "TMPDIR": str(folder)}
+    return run_driver("", command=[*command, str(path)], env=environment, cwd=folder, code=code, seconds=90)
+
+
+def test_a_cell_that_fails_is_noticed(tmp_path):
+    driver = run_cells(tmp_path, ["import ray", "assert ray.get(ray.put(1)) == 2, 'planted'"], code=1)
+    assert "planted" in driver.stdout + driver.stderr
+
+
+@pytest.mark.parametrize("number", EXERCISES)
+def test_exercise(number, tmp_path):
+    text = seed(3)
+    (body,) = re.findall(rf"^## Exercise {number} - .*?(?=^## Exercise |\Z)", text, re.M | re.S)
+    cells = blocks(body, "```python")
+    assert len(cells) >= 4
+    assert sum("assert" in cell for cell in cells) >= 1
+    driver = run_cells(tmp_path, cells)
+    assert "Traceback" not in driver.stdout + driver.stderr
+    if number == 2:
+        (printed,) = re.findall(r"The losses are \[(.*)\]", driver.stdout)
+        assert re.fullmatch(r"ObjectID\([0-9a-f]{40}\)(, ObjectID\([0-9a-f]{40}\)){3}", printed)
+    if number == 8:
+        assert driver.stdout.count("Wall time") == 4
+    if number in TIMELINES:
+        pages = re.findall(r"\S+\.html", driver.stdout)
+        assert len(pages) == 1 and "<html" in Path(pages[0]).read_text()
+
+
+def test_ray_part_of_the_second_seed(tmp_path):
+    """Its blocks are one program; what the comments say an expression gives is what it gives."""
+    text = seed(2)
+    (body,) = re.findall(r"^# Ray.*?(?=^# )", text, re.M | re.S)
+    cells = blocks(body, "```")
+    assert len(cells) >= 10
+    results = "results.txt"
+    # After each block, the value of its last expression is noted: `_` belongs to IPython, the block is as it was.
+    noted = [part for cell in cells for part in (cell, f"print(repr(_), file=open({results!r}, 'a')); _ = None")]
+    run_cells(tmp_path, noted)
+    shown = (tmp_path / results).read_text().splitlines()
+    checked = 0
+    for cell, value in zip(cells, shown):
+        comment = cell.rstrip().splitlines()[-1].rpartition("#")[2].strip()
+        if comment.startswith("ObjectID"):
+            assert re.fullmatch(r"ObjectID\([0-9a-f]{40}\)", value)
+            checked += 1
+        elif comment and comment != cell.rstrip().splitlines()[-1].strip():
+            assert ast.literal_eval(value) == ast.literal_eval(comment)
+            checked += 1
+    assert checked >= 5

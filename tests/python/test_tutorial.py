@@ -1,0 +1,25 @@
+"""The programs of examples/tutorial run, each in a process of its own."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import run_driver
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "tutorial"
+PROGRAMS = sorted(FOLDER.glob("*.py"))
+
+
+def test_the_readme_lists_them_all():
+    assert [path.name for path in PROGRAMS] == re.findall(r"^\| `(.*?)`", (FOLDER / "README.md").read_text(), re.M)
+    assert [path.name[:2] for path in PROGRAMS] == [f"{number:02}" for number in range(1, 13)]
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
+def test_program(program):
+    driver = run_driver("", command=[sys.executable, str(program)], seconds=60)
+    assert driver.stdout.splitlines()[-1] == "ok"
+    assert driver.stderr == ""
