@@ -48,6 +48,10 @@ struct ActorsListed {
   ProcessId from;
   ListActors message;
 };
+struct ActorArgumentsCame {  // a deferred one: what its constructor needs is there
+  ProcessId from;
+  ObjectId actor;
+};
 struct ActorWatched {
   ProcessId from;
   ObjectId actor;
@@ -180,6 +184,7 @@ class ActorDirectory {
   struct Actor {
     ActorState state = ActorState::kPending;
     Ending ending = Ending::kNo;
+    bool deferred = false;  // its creator will say when it can be placed
     bool creator_lives = true;
     bool detached = false;
     bool has_name = false;      // still
