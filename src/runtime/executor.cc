@@ -286,6 +286,37 @@ void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind) {
   submitter.owes_wake_up = false;
 }
 
+void Executor::Describe(WaitFact& fact, bool main_thread) {
+  const uint64_t number = Runtime::CurrentExecution();
+  if (number == 0) return;
+  auto fill = [&](const TaskCall& call) {
+    fact.execution = number;
+    fact.submitter = call.submitter;
+    fact.task = call.task;
+    fact.name = call.what->name;
+  };
+  if (main_thread && main_.call.execution == number) {
+    fill(main_.call);
+    fact.group = kAllGroups;
+    return;
+  }
+  std::lock_guard running(running_mutex_);
+  auto found = running_.find(number);
+  if (found == running_.end()) return;
+  fill(found->second->call);
+  // While a coroutine waits in get, the whole loop does.
+  fact.group = main_thread ? kAllGroups : groups_.contains(found->second->call.what->group)
+                                              ? found->second->call.what->group
+                                              : "";
+}
+
+std::vector<SlotFact> Executor::Slots() const {
+  if (!mode_.concurrent || mode_.loop) return {{kAllGroups, 1}};
+  std::vector<SlotFact> slots{{"", mode_.limit}};
+  for (const auto& [name, limit] : mode_.groups) slots.push_back({name, limit});
+  return slots;
+}
+
 void Executor::HandBackQueued() {
   if (is_actor_) return;  // its calls can run nowhere else
   TakeAdopted();
@@ -444,8 +475,10 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
 void Executor::Constructed(Execution& execution) {
   const bool ok = execution.outcome.kind == ReplyKind::kValues;
   if (ok) {
+    ActorMode mode = runner_.mode();
+    std::lock_guard lock(runtime_.mutex_);  // Slots
     constructed_ = true;
-    mode_ = runner_.mode();
+    mode_ = std::move(mode);
     for (const auto& [name, limit] : mode_.groups) groups_[name].limit = limit;
   }
   {

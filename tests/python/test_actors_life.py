@@ -244,6 +244,22 @@ def test_kill_ends_it_and_its_calls(gate):
     weft.kill(actor)  # again: nothing happens
 
 
+def test_calls_after_kill_do_not_run(tmp_path):
+    # Calls go straight to the actor, and the kill through the daemon: they must not overtake it.
+    @weft.remote
+    class Note:
+        def write(self, name):
+            (tmp_path / name).touch()
+
+    for i in range(10):
+        actor = Note.remote()
+        weft.get(actor.write.remote("before"))
+        weft.kill(actor)
+        with pytest.raises(weft.ActorDiedError, match="did not run"):
+            weft.get(actor.write.remote(f"after {i}"))
+    assert [path.name for path in tmp_path.iterdir()] == ["before"]
+
+
 def test_kill_before_it_has_started():
     actor = Worker.remote()
     ref = actor.work.remote()
