@@ -64,10 +64,10 @@ if TYPE_CHECKING:
 
 def __getattr__(name: str):
     """What is needed seldom is imported when it is first asked for."""
-    if name == "state":
+    if name in ("state", "util"):
         import importlib
 
-        return importlib.import_module(".state", __name__)
+        return importlib.import_module("." + name, __name__)
     if name in ("timeline", "timeline_page"):
         from . import _timeline
 
@@ -131,9 +131,3 @@ __all__ = [
     "timeline_page",
     "wait",
 ]
-
-
-def __getattr__(name: str):
-    if name == "util":
-        return __import__("weft.util").util  # on first use: it imports more than a program needs to start
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")
