@@ -178,6 +178,8 @@ int TakeWorkerFd() {
     std::fflush(nullptr);
     ::_exit(1);
   }
+  const char* long_wait = std::getenv("WEFT_LONG_WAIT_SECONDS");
+  (*runtime)->set_notice_after(static_cast<int64_t>((long_wait ? std::atof(long_wait) : 10.0) * 1e9));
   auto* state = new SessionState();
   state->runtime = std::move(*runtime);
   state->epoch = ++g_last_epoch;

@@ -1,5 +1,6 @@
 #include "api_python/observe.h"
 
+#include <nanobind/stl/string.h>
 #include <poll.h>
 #include <unistd.h>
 

@@ -389,6 +389,16 @@ void NodeDaemon::Handle(Process& process, FreeObjects& message) {
   }
 }
 
+void NodeDaemon::Handle(Process& process, AskShape& message) {
+  if (!IsValidShape(message.shape)) return Refuse(process, "asked about resources that cannot be");
+  ShapeFact fact = scheduler_->Explain(message.shape);
+  for (HolderFact& holder : fact.holders) {
+    if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;
+    if (std::string name = directory_.NameOf(holder.worker); name != "worker") holder.actor = std::move(name);
+  }
+  Send(process, ShapeAnswer{message.request, EncodeFact(fact)});
+}
+
 void NodeDaemon::Handle(Process& process, Farewell&) {
   if (!process.is_driver) return Refuse(process, "said farewell, which only a driver does");
   if (leaving_until_ns_ != 0) return;

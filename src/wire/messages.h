@@ -123,6 +123,10 @@ struct ActorConstructed {  // from its worker
 struct ActorExiting {  // from its worker: it ends itself, on purpose
   ObjectId actor;
 };
+struct AskShape {  // who holds what of the resources in this shape? answered by ShapeAnswer
+  uint64_t request = 0;
+  ResourceAmounts shape;
+};
 
 // ---- from the daemon to a process -------------------------------------------------------------------------------
 
@@ -217,6 +221,10 @@ struct ActorChanged {  // the channel to the worker was opened before
   std::string why;    // kRestarting, kDead
   std::string error;  // kDead: the constructor's exception, if it was that
 };
+struct ShapeAnswer {
+  uint64_t request = 0;
+  std::string fact;  // ShapeFact (wait_facts.h)
+};
 
 // ---- observers: other programs of the same user that look at a session
 // ------------------------------------------------
@@ -278,7 +286,7 @@ using Message =
                  LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed,
                  ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged, PlaceActor, Observe,
-                 NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport>;
+                 NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape, ShapeAnswer>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);
