@@ -305,9 +305,9 @@ void Executor::Describe(WaitFact& fact, bool main_thread) {
   if (found == running_.end()) return;
   fill(found->second->call);
   // While a coroutine waits in get, the whole loop does.
-  fact.group = main_thread ? kAllGroups : groups_.contains(found->second->call.what->group)
-                                              ? found->second->call.what->group
-                                              : "";
+  fact.group = main_thread                                         ? kAllGroups
+               : groups_.contains(found->second->call.what->group) ? found->second->call.what->group
+                                                                   : "";
 }
 
 std::vector<SlotFact> Executor::Slots() const {
@@ -583,8 +583,9 @@ void Executor::TakeEarlyCancel(const Execution& execution) {
 
 void Executor::NoteBegin(Execution& execution) {
   const TaskCall& call = execution.call;
-  execution.event = runtime_.log_.Begin(call.submitter, call.task, execution.returns.empty() ? 0 : execution.returns[0].index,
-                                        call.what->event_name, call.attempt);
+  execution.event =
+      runtime_.log_.Begin(call.submitter, call.task, execution.returns.empty() ? 0 : execution.returns[0].index,
+                          call.what->event_name, call.attempt);
 }
 
 void Executor::Reply(Execution& execution) {
