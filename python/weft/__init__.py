@@ -58,16 +58,16 @@ except ImportError:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from . import state
+    from . import state, util
     from ._timeline import timeline, timeline_page
 
 
 def __getattr__(name: str):
     """What is needed seldom is imported when it is first asked for."""
-    if name == "state":
+    if name in ("state", "util"):
         import importlib
 
-        return importlib.import_module(".state", __name__)
+        return importlib.import_module("." + name, __name__)
     if name in ("timeline", "timeline_page"):
         from . import _timeline
 
@@ -130,11 +130,6 @@ __all__ = [
     "state",
     "timeline",
     "timeline_page",
+    "util",
     "wait",
 ]
-
-
-def __getattr__(name: str):
-    if name == "util":
-        return __import__("weft.util").util  # on first use: it imports more than a program needs to start
-    raise AttributeError(f"module 'weft' has no attribute {name!r}")

@@ -261,7 +261,13 @@ bool WaitForObjects(Runtime* runtime, const std::vector<Object*>& objects, int64
 }
 
 PyObject* NotARef(const char* call, PyObject* value) {
-  PyErr_Format(PyExc_TypeError, "%s expects an ObjectRef or a list of them, not %.100s", call, Py_TYPE(value)->tp_name);
+  const char* type = Py_TYPE(value)->tp_name;
+  // What has a .remote was probably meant to be called.
+  std::string_view name = type;
+  const char* hint = name == "weft.RemoteFunction" || name == "weft.ActorMethod" ? "; call it first: .remote(...)"
+                     : name == "weft.ActorHandle" ? "; call one of its methods first: .method.remote(...)"
+                                                  : "";
+  PyErr_Format(PyExc_TypeError, "%s expects an ObjectRef or a list of them, not %.100s%s", call, type, hint);
   return nullptr;
 }
 

@@ -51,6 +51,8 @@ constexpr int64_t kMaxGpus = 4096 * kResourceUnit;  // each has an entry of its 
 constexpr size_t kMaxRememberedDeaths = 4096;
 // A zygote that dies without a request is replaced at once, but not more often than this.
 constexpr int64_t kZygotePauseNs = 1000 * kMs;
+// How long output may have been on its way when we read it: whatever ran since may have printed it.
+constexpr int64_t kOutputDelayNs = 10 * kMs;
 // What a worker takes of our descriptors: socket, doorbell, event log, two pipes; and a segment.
 constexpr uint64_t kDescriptorsPerWorker = 6;
 constexpr uint64_t kOwnDescriptors = 192;  // the event logs of the dead among them
@@ -945,6 +947,9 @@ void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string tex
   if (auto* process = Find(worker)) {
     output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
     output.name = process->actor_class;
+    if (output.name.empty() && process->events) {
+      output.name = RecentFunction(process->events->get(), NowNs() - kOutputDelayNs);
+    }
     process->output[is_stderr ? 1 : 0].Append(output.text);
   }
   Send(*driver, output);

@@ -364,6 +364,7 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
   bool missing = false;
   if (fits) {
     for (uint32_t i = 0; i < head.num_returns; ++i) execution.returns.push_back({from, in.Fixed<uint64_t>()});
+    call.first_return = execution.returns.empty() ? head.task : execution.returns[0].index;
     for (uint32_t i = 0; i < head.num_mentioned; ++i) mentioned.push_back(in.Fixed<ObjectId>());
     for (uint32_t i = 0; i < head.num_dependencies && in.ok(); ++i) {
       auto dependency = in.Fixed<DependencyHead>();

@@ -72,7 +72,8 @@ struct TaskCall {
   std::string_view arguments;
   std::vector<TaskArgument> dependencies;
   ProcessId submitter;
-  uint64_t task = 0;
+  uint64_t task = 0;          // as its submitter numbers tasks
+  uint64_t first_return = 0;  // the task's name to users; `task` if it returns nothing
   uint32_t attempt = 0;
   uint32_t depth = 0;
   uint64_t execution = 0;  // names this run in this process

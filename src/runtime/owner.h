@@ -200,7 +200,10 @@ struct Actor {
   bool detached = false;
   bool out_of_order = false;  // a call that is ready may pass one that is not
   uint32_t incarnation = 0;
-  int32_t worker = -1;  // of the present incarnation
+  // This process has asked for its end, and sends it nothing more: calls after kill() do not run in what was killed.
+  bool killed = false;
+  uint32_t killed_incarnation = 0;  // the same, of one that may be restarted; 0: none
+  int32_t worker = -1;              // of the present incarnation
   uint64_t next_order = 1;
   size_t pending_calls = 0;
   TaskList queue;  // not pushed, in order
@@ -351,6 +354,7 @@ class Owner {
   void SubmitCall(Object* handle, const Submission& submission, int64_t now_ns, std::vector<Object*>& returns,
                   Actions& out);
   void ActorReported(const ActorChanged& change, int64_t now_ns, Actions& out);
+  void ActorKillAsked(Object* handle, bool no_restart);
   bool AnyActors() const;  // that this process made and that are not dead
   // Who calls the handle's actor for the first time makes the record.
   Actor* ActorOf(Object* handle);

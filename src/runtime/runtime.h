@@ -273,6 +273,7 @@ class Runtime {
   Object* FindLocked(ObjectId id);
   void Handle(Message message, std::vector<UniqueFd> fds);
   std::string ReportState(uint32_t limit);  // for an observer
+  void NumberPeer(Peer* peer);
   void HandlePeerMessages(ProcessId from, std::string_view payload);
   void Perform();
   // To the event log; right after the submission.

@@ -185,7 +185,7 @@ struct WorkerOutput {
   int32_t pid = 0;
   uint8_t is_stderr = 0;
   std::string text;  // whole lines unless a line is longer than 64 kB
-  std::string name;  // of the actor's class; empty for a worker without one
+  std::string name;  // of the actor's class, or of the function if it is known; else empty
 };
 struct LeaseRefused {  // no worker can be had for this shape, ever
   ResourceAmounts shape;
