@@ -305,9 +305,9 @@ void Executor::Describe(WaitFact& fact, bool main_thread) {
   if (found == running_.end()) return;
   fill(found->second->call);
   // While a coroutine waits in get, the whole loop does.
-  fact.group = main_thread ? kAllGroups : groups_.contains(found->second->call.what->group)
-                                              ? found->second->call.what->group
-                                              : "";
+  fact.group = main_thread                                         ? kAllGroups
+               : groups_.contains(found->second->call.what->group) ? found->second->call.what->group
+                                                                   : "";
 }
 
 std::vector<SlotFact> Executor::Slots() const {

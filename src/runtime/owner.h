@@ -149,7 +149,7 @@ struct Task {
   uint32_t unresolved = 0;
   uint32_t attempt = 0;
   uint32_t ticket_offset = 0, ticket_sequence = 0;  // the caller's, while pushed
-  uint64_t push = 0;  // the number of its last push; differs for each
+  uint64_t push = 0;                                // the number of its last push; differs for each
   int32_t worker = -1;
   TaskState state = TaskState::kWaiting;
   bool cancelled = false;

@@ -89,7 +89,7 @@ struct RuntimeEvent {
   int32_t pid = 0;
   bool is_stderr = false;
   std::string text;
-  std::string name;  // kOutput: the class of the actor that printed it
+  std::string name;          // kOutput: the class of the actor that printed it
   Object* object = nullptr;  // kReady: comes with a local reference for the receiver
   void* cookie = nullptr;
 };
@@ -257,7 +257,7 @@ class Runtime {
     WaitReport* report = nullptr;
     uint64_t number = 0;  // not 0: in waits_
     int64_t since_ns = 0;
-    WaitFact task;  // the task that waits, if it is one
+    std::unique_ptr<WaitFact> task;  // in waits_: the task that waits, if it is one
     std::unique_ptr<Inquiry> inquiry;
   };
 
@@ -362,8 +362,8 @@ class Runtime {
   std::vector<ReturnedValue> values_scratch_;
   SpinGate poller_spin_;  // of whoever polls
   std::vector<Object*> returns_scratch_;
-  std::vector<Waiting*> waits_;         // that have lasted a while
-  std::vector<Inquiry*> inquiries_;     // that wait for answers
+  std::vector<Waiting*> waits_;      // that have lasted a while
+  std::vector<Inquiry*> inquiries_;  // that wait for answers
   uint64_t last_wait_ = 0;
   uint64_t last_inquiry_ = 0;
   int64_t notice_after_ns_ = 0;

@@ -72,7 +72,8 @@ bool Runtime::Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome) {
   if (waiting.number == 0) {
     waiting.number = ++last_wait_;
     waiting.since_ns = report.began_ns;
-    if (executor_) executor_->Describe(waiting.task, by_executor);
+    waiting.task = std::make_unique<WaitFact>();
+    if (executor_) executor_->Describe(*waiting.task, by_executor);
     waits_.push_back(&waiting);
   }
   if (waiting.deadline_ns > 0 && now < notice_at) {
@@ -99,7 +100,7 @@ void Runtime::EndLooking(Waiting& waiting) {
 // ---- what this process knows --------------------------------------------------------------------------------------
 
 WaitFact Runtime::FactOf(const Waiting& waiting) const {
-  WaitFact fact = waiting.task;
+  WaitFact fact = *waiting.task;
   fact.wait = waiting.number;
   fact.has_deadline = waiting.deadline_ns >= 0;
   fact.for_ns = NowNs() - waiting.since_ns;

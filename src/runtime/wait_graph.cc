@@ -476,8 +476,8 @@ std::string WaitGraph::Sentence(const std::vector<int>& path, bool repeats) cons
       break;
     case NodeKind::kWait:
       if (nodes_[path.back()].kind == NodeKind::kObject) text += ", which is ";
-      text += has_wait_ && again->wait == wait_.wait && again->process == process_ ? "the one that asks"
-                                                                                     : WhoWaits(*again);
+      text +=
+          has_wait_ && again->wait == wait_.wait && again->process == process_ ? "the one that asks" : WhoWaits(*again);
       break;
     case NodeKind::kSlots:
       text += "what runs in " + PidOf(again->process);
@@ -522,7 +522,8 @@ void WaitGraph::Write(int number, int depth, std::set<int>& written, std::string
     case NodeKind::kObject: {
       auto found = objects_.find(node.object);
       if (found == objects_.end()) {
-        write(NameOf(node.object) + ": its owner, process " + ToString(node.object.owner) + ", was not asked or did not answer");
+        write(NameOf(node.object) + ": its owner, process " + ToString(node.object.owner) +
+              ", was not asked or did not answer");
         break;
       }
       const ObjectFact& fact = found->second;
@@ -611,7 +612,8 @@ void WaitGraph::Write(int number, int depth, std::set<int>& written, std::string
   for (int child : below) {
     if (nodes_[child].kind == NodeKind::kObject) {
       auto fact = objects_.find(nodes_[child].object);
-      if (below.size() > kMaxChildrenShown && fact != objects_.end() && fact->second.state == ObjectState::kThere) continue;
+      if (below.size() > kMaxChildrenShown && fact != objects_.end() && fact->second.state == ObjectState::kThere)
+        continue;
     }
     if (++shown > kMaxChildrenShown) {
       depth += 1;

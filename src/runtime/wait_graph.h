@@ -87,18 +87,18 @@ class WaitGraph {
   enum class NodeKind : uint8_t { kObject, kWait, kSlots, kShape };
   struct Node {
     NodeKind kind = NodeKind::kObject;
-    ObjectId object;           // kObject
-    ProcessId process;         // kWait, kSlots
-    uint64_t wait = 0;         // kWait
-    std::string group;         // kSlots; "*": all
-    ResourceAmounts shape;     // kShape
+    ObjectId object;        // kObject
+    ProcessId process;      // kWait, kSlots
+    uint64_t wait = 0;      // kWait
+    std::string group;      // kSlots; "*": all
+    ResourceAmounts shape;  // kShape
     std::vector<int> children;
     std::vector<int> holders;  // kShape: which of the fact's holders the children are
     std::vector<int> parents;
-    int64_t required = 0;  // children that must be able to go on
-    int64_t able = 0;      // that are
+    int64_t required = 0;          // children that must be able to go on
+    int64_t able = 0;              // that are
     std::vector<int64_t> lacking;  // kShape: per resource, what would lack if all children stayed stuck
-    bool free = false;     // may go on
+    bool free = false;             // may go on
   };
 
   void Ask(ObjectId object);

@@ -109,9 +109,7 @@ WaitVerdict Look(const World& world, const WaitFact& root, const WaitProof* earl
   return Traverse(graph, world, earlier);
 }
 
-bool Stuck(const World& world, const WaitFact& root) {
-  return Look(world, root).kind == WaitVerdict::Kind::kStuck;
-}
+bool Stuck(const World& world, const WaitFact& root) { return Look(world, root).kind == WaitVerdict::Kind::kStuck; }
 
 // ---- circles
 
@@ -239,10 +237,11 @@ TEST(WaitGraphTest, AParentHoldsWhatItsChildNeeds) {
   ResourceAmounts shape{{"CPU", kOne}, {"gpu", kOne}};
   world.Waits(Of(kDriver, 1), kFirst, "parent", {Of(kFirst, 1)});
   world.Ready(Of(kFirst, 1), "child", shape);
-  world.shapes[shape] = {.shape = shape,
-                         .total = {{"CPU", 4 * kOne}, {"gpu", kOne}},
-                         .free = {{"CPU", 3 * kOne}},
-                         .holders = {{.lease = {7}, .worker = kFirst, .pid = 20, .kept = {{"gpu", kOne}}, .actor = {}}}};
+  world.shapes[shape] = {
+      .shape = shape,
+      .total = {{"CPU", 4 * kOne}, {"gpu", kOne}},
+      .free = {{"CPU", 3 * kOne}},
+      .holders = {{.lease = {7}, .worker = kFirst, .pid = 20, .kept = {{"gpu", kOne}}, .actor = {}}}};
   auto verdict = Look(world, RootWait({Of(kDriver, 1)}));
   EXPECT_EQ(verdict.kind, WaitVerdict::Kind::kStuck);
   EXPECT_EQ(verdict.chain,
@@ -277,6 +276,52 @@ TEST(WaitGraphTest, ResourcesThatNobodyHas) {
             "this get waits for the result of task 'f', which waits for a worker with 1 gpu (0 gpu exist)");
 }
 
+TEST(WaitGraphTest, AnActorThatNeedsWhatItsCreatorHolds) {
+  World world;
+  ResourceAmounts shape{{"gpu", kOne}};
+  world.Waits(Of(kDriver, 1), kFirst, "parent", {Of(kFirst, 2)});
+  ObjectFact& call = world.objects[Of(kFirst, 2)];
+  call.id = Of(kFirst, 2);
+  call.state = ObjectState::kForActor;
+  call.is_call = 1;
+  call.name = "Printer.one";
+  call.objects = {Of(kFirst, 1)};
+  ObjectFact& handle = world.objects[Of(kFirst, 1)];
+  handle.id = Of(kFirst, 1);
+  handle.state = ObjectState::kPlacing;
+  handle.is_actor = 1;
+  handle.name = "Printer";
+  handle.shape = shape;
+  ShapeFact& fact = world.shapes[shape];
+  fact.shape = shape;
+  fact.total = {{"gpu", kOne}};
+  fact.holders = {{.lease = {7}, .worker = kFirst, .pid = 20, .kept = {{"gpu", kOne}}, .actor = {}}};
+  auto verdict = Look(world, RootWait({Of(kDriver, 1)}));
+  EXPECT_EQ(verdict.kind, WaitVerdict::Kind::kStuck);
+  EXPECT_EQ(verdict.chain,
+            "this get waits for the result of task 'parent', which runs (pid 20) and waits for the result of "
+            "Printer.one, which waits for actor Printer, which waits for a process with 1 gpu (0 of 1 gpu free), held "
+            "by 'parent' (pid 20)");
+  handle.state = ObjectState::kThere;  // it has a process
+  EXPECT_FALSE(Stuck(world, RootWait({Of(kDriver, 1)})));
+}
+
+TEST(WaitGraphTest, ACallBehindOneWhoseArgumentNeverComes) {
+  World world;
+  world.Waits(Of(kDriver, 1), kFirst, "A.run", {Of(kFirst, 2)});
+  world.objects[Of(kDriver, 1)].is_call = 1;
+  ObjectFact& call = world.objects[Of(kFirst, 2)];
+  call.id = Of(kFirst, 2);
+  call.state = ObjectState::kBehind;
+  call.is_call = 1;
+  call.name = "B.one";
+  call.front = "B.take";
+  call.objects = {Of(kDriver, 1)};
+  EXPECT_TRUE(Stuck(world, RootWait({Of(kDriver, 1)})));
+  world.objects[Of(kDriver, 1)].state = ObjectState::kThere;
+  EXPECT_FALSE(Stuck(world, RootWait({Of(kFirst, 2)})));
+}
+
 // ---- twice
 
 TEST(WaitGraphTest, ACircleSeenTwiceIsOne) {
@@ -293,22 +338,23 @@ TEST(WaitGraphTest, ACircleThatLooksTheSameButIsNotTheSameIsNone) {
   ResourceAmounts shape{{"gpu", kOne}};
   world.Waits(Of(kDriver, 1), kFirst, "f", {Of(kFirst, 1)});
   world.Ready(Of(kFirst, 1), "g", shape);
-  world.shapes[shape] = {.shape = shape,
-                         .total = {{"gpu", kOne}},
-                         .free = {},
-                         .holders = {{.lease = {7}, .worker = kFirst, .pid = 20, .kept = {{"gpu", kOne}}, .actor = {}}}};
+  world.shapes[shape] = {
+      .shape = shape,
+      .total = {{"gpu", kOne}},
+      .free = {},
+      .holders = {{.lease = {7}, .worker = kFirst, .pid = 20, .kept = {{"gpu", kOne}}, .actor = {}}}};
   const WaitFact root = RootWait({Of(kDriver, 1)});
   auto first = Look(world, root);
   ASSERT_EQ(first.kind, WaitVerdict::Kind::kStuck);
   ASSERT_EQ(Look(world, root, &first.proof).kind, WaitVerdict::Kind::kStuck);
   std::vector<std::function<void(World&)>> changes = {
-      [](World& w) { ++w.processes[kFirst].waits[0].wait; },                     // it waits again
-      [](World& w) { ++w.processes[kFirst].waits[0].execution; },                // the task runs again
-      [](World& w) { ++w.objects[Of(kDriver, 1)].stamp; },                       // was pushed again
-      [](World& w) { ++w.objects[Of(kFirst, 1)].stamp; },                        // was pushed and handed back
-      [&](World& w) { ++w.shapes[shape].holders[0].lease.value; },               // another lease of the same worker
-      [](World& w) { w.objects[Of(kFirst, 1)].state = ObjectState::kThere; },    // came meanwhile
-      [](World& w) { w.objects.erase(Of(kFirst, 1)); },                          // the owner did not answer
+      [](World& w) { ++w.processes[kFirst].waits[0].wait; },                   // it waits again
+      [](World& w) { ++w.processes[kFirst].waits[0].execution; },              // the task runs again
+      [](World& w) { ++w.objects[Of(kDriver, 1)].stamp; },                     // was pushed again
+      [](World& w) { ++w.objects[Of(kFirst, 1)].stamp; },                      // was pushed and handed back
+      [&](World& w) { ++w.shapes[shape].holders[0].lease.value; },             // another lease of the same worker
+      [](World& w) { w.objects[Of(kFirst, 1)].state = ObjectState::kThere; },  // came meanwhile
+      [](World& w) { w.objects.erase(Of(kFirst, 1)); },                        // the owner did not answer
   };
   for (size_t i = 0; i < changes.size(); ++i) {
     World changed = world;
@@ -336,8 +382,7 @@ TEST(WaitGraphTest, Words) {
             "    1 workers are being started");
   WaitGraph waiting(kDriver, RootWait({Of(kDriver, 2), Of(kDriver, 3)}));
   Traverse(waiting, world);
-  EXPECT_EQ(waiting.Line(),
-            "this get waits for the result of task 'g', which runs (pid 20) (and 1 other objects)");
+  EXPECT_EQ(waiting.Line(), "this get waits for the result of task 'g', which runs (pid 20) (and 1 other objects)");
 }
 
 TEST(WaitGraphTest, TextOfACircleEnds) {

@@ -1,6 +1,6 @@
 // What processes tell each other through the daemon (the payload of RouteTo and Routed): who borrows what, the
-// values of borrowed objects, and why something waits. Several may share one payload. A payload that does not decode exactly is
-// dropped whole.
+// values of borrowed objects, and why something waits. Several may share one payload. A payload that does not decode
+// exactly is dropped whole.
 #pragma once
 
 #include <cstdint>
