@@ -7,7 +7,6 @@ import random
 import time
 
 import weft
-import weft.util
 
 
 @weft.remote

@@ -7,11 +7,11 @@ a call.
 from __future__ import annotations
 
 __all__ = [
-    "ACTOR_ONLY",
     "RESOURCE_UNIT",
     "ActorOptions",
     "MethodOptions",
     "TaskOptions",
+    "check_any",
     "check_bytes",
     "check_name",
     "check_resource_amount",
@@ -251,7 +251,6 @@ _METHOD_CHECKS = {
     "concurrency_group": check_name,
     "name": check_name,
 }
-ACTOR_ONLY = frozenset(_ACTOR_CHECKS) - frozenset(_CHECKS)
 _FUNCTIONS, _ACTORS, _METHODS = "remote functions", "actors", "methods of actors"
 _ALL_CHECKS = {_FUNCTIONS: _CHECKS, _ACTORS: _ACTOR_CHECKS, _METHODS: _METHOD_CHECKS}
 # What is called otherwise elsewhere.
@@ -290,6 +289,23 @@ def _refusal(option: str, kind: str) -> Exception:
         if option in known:
             return TypeError(f"the option {option!r} is for {other}; {kind} have {', '.join(checks)}")
     return TypeError(f"{kind} have no option {option!r}{nearest(option, checks)}")
+
+
+def check_any(given: dict) -> None:
+    """Options of which it is not yet known whether they are for a function or a class."""
+    for option, value in given.items():
+        check = _CHECKS.get(option) or _ACTOR_CHECKS.get(option)
+        if check is not None:
+            if value is not None:
+                check(option, value)
+        elif option in _NOT_YET:
+            _checked({option: value})
+        elif (_ACTORS, option) in _ADVICE:
+            raise _refusal(option, _ACTORS)
+        else:
+            raise TypeError(
+                f"remote functions and actors have no option {option!r}{nearest(option, {**_CHECKS, **_ACTOR_CHECKS})}"
+            )
 
 
 def _retry_payload(retry_exceptions) -> bytes:

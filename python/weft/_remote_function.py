@@ -6,7 +6,7 @@ The calls themselves are C++ (weft._core.RemoteFunction).
 from __future__ import annotations
 
 from . import _actor, _core
-from ._options import ACTOR_ONLY, ActorOptions, TaskOptions
+from ._options import TaskOptions, check_any
 
 __all__ = ["rebuild", "refuse_direct_call", "remote", "with_options"]
 
@@ -29,7 +29,7 @@ def remote(*args, **options):
     Each can be changed per call: `f.options(num_cpus=4).remote(...)`.
     """
     if not args:
-        _check_for_any(options)
+        check_any(options)
         return lambda function: _make(function, options)
     if len(args) > 1:
         raise TypeError(
@@ -37,21 +37,6 @@ def remote(*args, **options):
             "remote(num_cpus=2)"
         )
     return _make(args[0], options)
-
-
-def _check_for_any(options: dict) -> None:
-    """Options that are right neither for a function nor for a class are refused before it is known which it will be."""
-    try:
-        TaskOptions(**options)
-    except (TypeError, ValueError, NotImplementedError):
-        try:
-            ActorOptions(**options)
-            return
-        except (TypeError, ValueError, NotImplementedError) as error:
-            actor_error = error
-        if any(option in ACTOR_ONLY for option in options):
-            raise actor_error from None
-        raise
 
 
 def _make(function, given: dict):

@@ -56,8 +56,7 @@ def prepare_zygote() -> None:
     if "WEFT_RAY_API" in os.environ:  # the driver was started by `weft run`: `import ray` gives weft here as well
         from .compat import _finder
 
-        _finder.install()
-        from .compat import ray  # noqa: F401
+        _finder.prepare_workers()
     import atexit  # noqa: F401
     import faulthandler  # noqa: F401
     import signal  # noqa: F401

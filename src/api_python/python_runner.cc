@@ -77,7 +77,7 @@ void PythonRunner::Prepare(const core::TaskCall& from) {
   call.kwnames = nullptr;
   call.attempt = from.attempt;
   call.submitter = from.submitter;
-  call.task = from.task;
+  call.task = from.first_return;
   call.execution = from.execution;
   call.function = FunctionOf(call, from);
   call.failed = !call.function || !DecodeCall(from, call.arguments, &call.num_positional, &call.kwnames);

@@ -111,7 +111,6 @@ class NodeDaemon {
   void Handle(Process& process, FreeObjects& message);
   void Handle(Process& process, Farewell& message);
   void Handle(Process& process, CreateActor& message);
-  void Handle(Process& process, PlaceActor& message);
   void Handle(Process& process, LookupActor& message);
   void Handle(Process& process, ListActors& message);
   void Handle(Process& process, WatchActor& message);
@@ -119,6 +118,7 @@ class NodeDaemon {
   void Handle(Process& process, KillActor& message);
   void Handle(Process& process, ActorConstructed& message);
   void Handle(Process& process, ActorExiting& message);
+  void Handle(Process& process, AskShape& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
   void Refuse(Process& process, const std::string& why);

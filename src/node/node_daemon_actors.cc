@@ -15,10 +15,6 @@ void NodeDaemon::Handle(Process& process, CreateActor& message) {
   directory_.Handle(ActorCreated{process.id, std::move(message)}, directory_actions_);
 }
 
-void NodeDaemon::Handle(Process& process, PlaceActor& message) {
-  directory_.Handle(ActorReadyToPlace{process.id, message.actor}, directory_actions_);
-}
-
 void NodeDaemon::Handle(Process& process, LookupActor& message) {
   directory_.Handle(ActorLookedUp{process.id, std::move(message)}, directory_actions_);
 }
@@ -49,6 +45,10 @@ void NodeDaemon::Handle(Process& process, ActorConstructed& message) {
 
 void NodeDaemon::Handle(Process& process, ActorExiting& message) {
   directory_.Handle(ActorExitingReported{process.id, message.actor}, directory_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, PlaceActor& message) {
+  directory_.Handle(ActorArgumentsCame{process.id, message.actor}, directory_actions_);
 }
 
 // ---- decisions of the scheduler ---------------------------------------------------------------------------------

@@ -483,6 +483,7 @@ void Owner::PushTo(int32_t number, Task* task, Actions& out) {
   LeasedWorker& worker = workers_[number];
   task->state = TaskState::kPushed;
   task->worker = number;
+  task->push = ++pushes_;
   worker.pushed.PushBack(task);
   if (task->num_dependencies > 0 || task->contained) MentionArguments(task, worker.process, out);
   out.push_back({.kind = ActionKind::kPush, .worker = number, .task = task});

@@ -30,6 +30,8 @@ DIFFERENCES = {
         "a number made remote raises": "a number made remote raises TypeError",
     },
     "actors": {
+        # A ValueError and no more.
+        "name taken raises ValueError RayError": "name taken raises ValueError",
         # Ray's cancel waits for the sleep to end by itself; weft ends it.
         "cancelled while it ran raises TimeoutError GetTimeoutError RayError": (
             "cancelled while it ran raises TaskCancelledError RayError"

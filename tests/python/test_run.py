@@ -221,3 +221,31 @@ def test_modules_that_are_not_there_say_so(tmp_path, module):
     driver = weft_run(script, code=1)
     last = driver.stderr.splitlines()[-1]
     assert last.startswith("ModuleNotFoundError: ") and "weft" in last and f"'ray.{module.split('.')[0]}" in last
+
+
+def test_init_waits_for_workers_that_have_numpy(tmp_path):
+    script = write(
+        tmp_path / "program.py",
+        """
+        import os, sys
+        import numpy, ray
+        from weft import state
+
+        ray.init(num_cpus=3)
+        ready = [row for row in state.list_workers() if row["type"] == "worker" and row["state"] == "IDLE"]
+        assert len(ready) == 3, ready
+
+        @ray.remote
+        def look():
+            import os, sys
+            return "numpy" in sys.modules, os.environ["OMP_NUM_THREADS"], "WEFT_RAY_PRELOAD" in os.environ
+
+        assert ray.get(look.remote()) == (True, "1", False)
+        assert "WEFT_RAY_PRELOAD" not in os.environ and "OMP_NUM_THREADS" not in os.environ
+
+        # The zygote, from which they were forked, has one thread.
+        (zygote,) = {open(f"/proc/{row['pid']}/stat").read().split()[3] for row in ready}
+        assert len(os.listdir(f"/proc/{zygote}/task")) == 1
+        """,
+    )
+    weft_run(script, env={"OMP_NUM_THREADS": None, "OPENBLAS_NUM_THREADS": None, "MKL_NUM_THREADS": None})

@@ -9,12 +9,24 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["FOLDER", "VARIABLE", "VERSIONS", "describe_foreign", "foreign_ray", "install", "version_of"]
+__all__ = [
+    "FOLDER",
+    "PRELOAD",
+    "VARIABLE",
+    "VERSIONS",
+    "describe_foreign",
+    "foreign_ray",
+    "install",
+    "prepare_workers",
+    "version_of",
+]
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_path")
 VARIABLE = "WEFT_RAY_API"
+PRELOAD = "WEFT_RAY_PRELOAD"  # modules for the workers, by ray.init
 VERSIONS = ("2", "0.6")
 _OURS = "weft.compat.ray"
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 # Libraries that are written on top of Ray and come with it.
 _LIBRARIES = (
@@ -62,6 +74,26 @@ def install() -> None:
         raise ImportError(describe_foreign(foreign))
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def prepare_workers() -> None:
+    """In the zygote of a driver that uses Ray's names: what every worker of it finds in place."""
+    install()
+    from . import ray  # noqa: F401
+
+    preload = os.environ.pop(PRELOAD, "").split()
+    if not preload:
+        return
+    # As Ray does: tasks run side by side, so each is to compute with one thread. Besides, the zygote must not have
+    # threads when it forks, and a library for matrices starts them when it is loaded.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if {os.environ.get(name, "1") for name in _THREADS} != {"1"}:
+        return
+    for name in preload:
+        try:
+            __import__(name)
+        except Exception:
+            pass  # whoever needs it will see why
 
 
 class _Finder:

@@ -25,7 +25,7 @@ PYTHON_MODE = LOCAL_MODE  # its name before 0.6
 ObjectID = ObjectRef
 
 if IS_2018:
-    _core._print_references_as("ObjectID", 40)
+    _core._print_references_as("ObjectID", 40)  # type: ignore[attr-defined]
     ObjectID.id = ObjectID.binary  # type: ignore[attr-defined]
 
 

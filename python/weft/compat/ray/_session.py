@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import weft
+from weft.compat._finder import PRELOAD, VARIABLE
 
 from ._level import IS_2018, RAY_VERSION
 from ._translate import init_arguments
@@ -60,12 +62,43 @@ def _address_info() -> dict:
     }
 
 
+_MOST_WORKERS = 16  # that are waited for
+_PATIENCE = 5.0  # seconds
+_READY = (2, 3, 4)  # idle, busy, blocked: STAGES of weft._observe
+
+
 def init(address=None, **arguments):
     """Start a session. Takes the arguments of today's and of 2018's ray.init; some have no effect (the tables are in
-    docs/user/coming_from_ray.md)."""
+    docs/user/coming_from_ray.md). Returns when the first workers are there: programs that measure what Ray does take
+    for granted that they are, and that those have NumPy."""
     translated = init_arguments({"address": address, **arguments})
-    context = weft.init(**translated)
+    was_running = weft.is_initialized()
+    if VARIABLE in os.environ and "numpy" in sys.modules:
+        os.environ[PRELOAD] = "numpy"
+    try:
+        context = weft.init(**translated)
+    finally:
+        os.environ.pop(PRELOAD, None)
+    if not was_running and not translated.get("local_mode"):
+        _await_workers(min(int(context.num_cpus), _MOST_WORKERS))
     return _address_info() if IS_2018 else RayContext(context)
+
+
+def _await_workers(count: int) -> None:
+    """Wait until so many workers are ready, but not for ever: the session works without them."""
+    import time
+
+    from weft import _observe
+
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            processes = _observe.observe()["processes"]
+        except weft.WeftError:
+            continue  # the machine is busy, and the daemon did not answer in time
+        if sum(_observe.ROLES.get(p["role"]) == "worker" and p["stage"] in _READY for p in processes) >= count:
+            return
+        time.sleep(0.005)
 
 
 def shutdown(*_, **__) -> None:
