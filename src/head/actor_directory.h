@@ -184,6 +184,7 @@ class ActorDirectory {
     bool detached = false;
     bool has_name = false;      // still
     bool kill_asked = false;    // with restart
+    bool deferred = false;      // no worker is wanted before its arguments are there
     uint32_t incarnation = 0;   // workers it has had
     int32_t restarts_left = 0;  // -1: any number
     uint32_t restarts = 0;

@@ -394,7 +394,7 @@ void NodeDaemon::Handle(Process& process, AskShape& message) {
   ShapeFact fact = scheduler_->Explain(message.shape);
   for (HolderFact& holder : fact.holders) {
     if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;
-    if (std::string name = directory_.NameOf(holder.worker); name != "worker") holder.actor = std::move(name);
+    if (std::string name = directory_.ClassOf(holder.worker); !name.empty()) holder.actor = "actor " + name;
   }
   Send(process, ShapeAnswer{message.request, EncodeFact(fact)});
 }
