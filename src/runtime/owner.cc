@@ -8,6 +8,8 @@ namespace {
 
 // A channel that is full although its worker owes nothing is being emptied; it is tried again after this.
 constexpr int64_t kPushAgainNs = 1'000'000;
+// Tasks of one worker that are looked at when another one is idle.
+constexpr size_t kLookBehind = 256;
 
 }  // namespace
 
@@ -520,26 +522,28 @@ void Owner::PushDependentsBehind(Task* first, Actions& out) {
   }
 }
 
-// An idle worker takes half of what the busiest one has not begun.
+// An idle worker takes half of what the busiest one has not begun. Tasks behind their producers stay where those are,
+// so they do not make a worker one to take from.
 void Owner::Rebalance(Shape& shape, Actions& out) {
   if (shape.revoking > 0 || shape.workers.empty()) return;
   bool idle = false;
-  LeasedWorker* busiest = nullptr;
+  for (int32_t number : shape.workers) idle = idle || (Usable(workers_[number]) && workers_[number].pushed.size == 0);
+  if (!idle) return;
+  std::vector<Task*> movable, best;
   for (int32_t number : shape.workers) {
-    LeasedWorker& worker = workers_[number];
-    if (Usable(worker) && worker.pushed.size == 0) idle = true;
-    if (worker.pushed.size >= 2 && (!busiest || worker.pushed.size > busiest->pushed.size)) busiest = &worker;
-  }
-  if (!idle || !busiest) return;
-  size_t take = busiest->pushed.size / 2;
-  for (Task* task = busiest->pushed.last; task != busiest->pushed.first && take > 0;) {
-    Task* previous = task->previous;
-    if (task->state == TaskState::kPushed && task->unresolved == 0) {
-      Revoke(task, out);
-      --take;
+    const LeasedWorker& worker = workers_[number];
+    if (worker.pushed.size < 2 || worker.pushed.size <= best.size()) continue;
+    movable.clear();
+    size_t looked = 0;  // a long chain is not looked through each time one of its links is done
+    for (Task* task = worker.pushed.last; task != worker.pushed.first && looked < kLookBehind; ++looked) {
+      if (task->state == TaskState::kPushed && task->unresolved == 0) movable.push_back(task);
+      task = task->previous;
     }
-    task = previous;
+    if (movable.size() > best.size()) best.swap(movable);
   }
+  // The one that runs counts too: of two, one goes.
+  size_t take = (best.size() + 1) / 2;
+  for (size_t i = 0; i < take; ++i) Revoke(best[i], out);
 }
 
 void Owner::Revoke(Task* task, Actions& out) {

@@ -316,6 +316,22 @@ TEST(Owner, AnIdleWorkerTakesHalfOfWhatTheBusiestHasNotBegun) {
   EXPECT_EQ(t.Actions(), "push d to 3");
 }
 
+TEST(Owner, TasksBehindTheirProducersDoNotHideWhatCouldMove) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  t.Grant(kWorker, 7);
+  t.Submit("b", {a});  // behind a: as many tasks as the other worker has, but none to take
+  t.Submit("c");
+  t.Submit("d");
+  t.Grant(kOther, 8);
+  t.Actions();
+  t.Revoked("d", true);
+  t.Revoked("c", true);
+  t.Actions();
+  t.Grant(kThird, 9);
+  EXPECT_EQ(t.Actions(), "revoke c; request 1");
+}
+
 TEST(Owner, ARefusedPushWaitsForAResultOrForTick) {
   Transcript t;
   t.Submit("a");

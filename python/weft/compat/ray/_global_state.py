@@ -60,7 +60,8 @@ def _table(lister: str, wanted):
 
     rows = getattr(weft.state, lister)(limit=_ALL)
     kind = lister[len("list_") : -1]
-    table = {row[f"{kind}_id"]: row for row in rows}
+    name = {"object": "ObjectID", "task": "TaskID", "actor": "ActorID", "worker": "WorkerID"}[kind]
+    table = {row[f"{kind}_id"]: {name: row[f"{kind}_id"], **row} for row in rows}
     if wanted is None:
         return table
     return table.get(wanted if isinstance(wanted, str) else wanted.hex(), {})
