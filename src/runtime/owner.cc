@@ -519,21 +519,30 @@ void Owner::PushDependentsBehind(Task* first, Actions& out) {
   }
 }
 
-// An idle worker takes half of what the busiest one has not begun.
+// An idle worker takes half of what the busiest one has not begun. Tasks that wait for an argument do not count: they
+// were pushed behind its producer, and another worker could not begin them either.
 void Owner::Rebalance(Shape& shape, Actions& out) {
-  if (shape.revoking > 0 || shape.workers.empty()) return;
+  if (shape.revoking > 0) return;
   bool idle = false;
+  for (int32_t number : shape.workers) idle = idle || (Usable(workers_[number]) && workers_[number].pushed.size == 0);
+  if (!idle) return;
+  auto movable = [](const LeasedWorker& worker, const Task* task) {
+    return task != worker.pushed.first && task->state == TaskState::kPushed && task->unresolved == 0;
+  };
   LeasedWorker* busiest = nullptr;
+  size_t most = 0;
   for (int32_t number : shape.workers) {
     LeasedWorker& worker = workers_[number];
-    if (Usable(worker) && worker.pushed.size == 0) idle = true;
-    if (worker.pushed.size >= 2 && (!busiest || worker.pushed.size > busiest->pushed.size)) busiest = &worker;
+    if (worker.pushed.size <= most) continue;
+    size_t count = 0;
+    for (Task* task = worker.pushed.first; task; task = task->next) count += movable(worker, task);
+    if (count > most) busiest = &worker, most = count;
   }
-  if (!idle || !busiest) return;
-  size_t take = busiest->pushed.size / 2;
-  for (Task* task = busiest->pushed.last; task != busiest->pushed.first && take > 0;) {
+  if (!busiest) return;
+  size_t take = (most + 1) / 2;
+  for (Task* task = busiest->pushed.last; task && take > 0;) {
     Task* previous = task->previous;
-    if (task->state == TaskState::kPushed && task->unresolved == 0) {
+    if (movable(*busiest, task)) {
       Revoke(task, out);
       --take;
     }

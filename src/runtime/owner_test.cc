@@ -309,6 +309,23 @@ TEST(Owner, AnIdleWorkerTakesHalfOfWhatTheBusiestHasNotBegun) {
   EXPECT_EQ(t.Actions(), "push d to 3");
 }
 
+TEST(Owner, TasksThatWaitBehindTheirProducerDoNotHideWhatAnIdleWorkerCouldTake) {
+  constexpr ProcessId kThird{4};
+  Transcript t;
+  Object* a = t.Submit("a");
+  t.Grant(kWorker, 7);
+  t.Submit("z", {t.Submit("y", {t.Submit("x", {a})})});
+  t.Grant(kOther, 8);
+  t.Submit("b");
+  t.Submit("c");
+  t.Actions();
+  // The first has four, but could give none away.
+  t.Grant(kThird, 9);
+  EXPECT_EQ(t.Actions(), "revoke c");
+  t.Revoked("c", true);
+  EXPECT_EQ(t.Actions(), "push c to 4");
+}
+
 TEST(Owner, ARefusedPushWaitsForAResultOrForTick) {
   Transcript t;
   t.Submit("a");
