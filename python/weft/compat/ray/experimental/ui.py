@@ -33,16 +33,11 @@ def _show_in_notebook(path: str) -> bool:
         return False
     import base64
 
-    from IPython.display import HTML, display  # type: ignore[import-not-found,unused-ignore]
+    from IPython.display import IFrame, display  # type: ignore[import-not-found,unused-ignore]
 
     with open(path, "rb") as file:
         page = base64.b64encode(file.read()).decode()
     # In a frame of its own: the page's styles and scripts are not the notebook's. As data, because a notebook's server
     # does not serve files from elsewhere.
-    display(
-        HTML(
-            f'<iframe src="data:text/html;base64,{page}" width="100%" height="{_HEIGHT}" style="border:0" '
-            f'title="timeline"></iframe>'
-        )
-    )
+    display(IFrame(f"data:text/html;base64,{page}", "100%", _HEIGHT))
     return True
