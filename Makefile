@@ -29,7 +29,7 @@ demo:  ## build, start a local cluster and run the tour
 	@scripts/demo
 
 test:  ## build, check the style, run the tests of both languages
-	@scripts/packages
+	@scripts/packages test
 	@scripts/venv test
 	@scripts/build all
 	@.venv/bin/python scripts/test.py

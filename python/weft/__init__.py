@@ -17,7 +17,7 @@ from . import exceptions
 from ._actor import ActorClass, TypedActor, cancel, exit_actor, get_actor, kill, list_named_actors, method
 from ._api import Context, empty, init, is_initialized, shutdown
 from ._completion import as_completed, map_unordered
-from ._core import ActorHandle, ObjectRef, RemoteFunction, get, put, wait
+from ._core import ActorHandle, ObjectRef, RemoteFunction, explain, get, put, wait
 from ._remote_function import remote
 from ._runtime_context import (
     RuntimeContext,
@@ -58,7 +58,7 @@ except ImportError:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from . import state
+    from . import state, util
     from ._timeline import timeline, timeline_page
 
 
@@ -67,7 +67,7 @@ def __getattr__(name: str):
     if name in ("state", "util"):
         import importlib
 
-        return importlib.import_module(f".{name}", __name__)
+        return importlib.import_module("." + name, __name__)
     if name in ("timeline", "timeline_page"):
         from . import _timeline
 
@@ -112,6 +112,7 @@ __all__ = [
     "empty",
     "exceptions",
     "exit_actor",
+    "explain",
     "get",
     "get_actor",
     "get_gpu_ids",
@@ -129,5 +130,6 @@ __all__ = [
     "state",
     "timeline",
     "timeline_page",
+    "util",
     "wait",
 ]

@@ -267,7 +267,7 @@ def _set_logging_level(level) -> None:
 
 
 def _start(resources: dict, object_store_memory: int, log_to_driver: bool) -> dict:
-    from . import _events, _functions, _worker
+    from . import _events, _explain, _functions, _worker
 
     # Names and values travel as UTF-8; what is not UTF-8 (surrogates in Python's eyes) cannot, and stays behind.
     environment = {name: value for name, value in os.environ.items() if _worker.is_text(name + value)}
@@ -282,6 +282,7 @@ def _start(resources: dict, object_store_memory: int, log_to_driver: bool) -> di
             "environment": [f"{name}={value}" for name, value in environment.items()],
             "working_directory": _working_directory(),
             "forward_output": log_to_driver,
+            "notice_after": _explain.long_wait_seconds(),
         }
     )
     install_fork_hooks()

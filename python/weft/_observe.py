@@ -105,8 +105,8 @@ def observe(what: int = 0, session: Optional[Session] = None, limit: int = 10_00
 def task_id(submitter: int, task: int, first_return: int) -> str:
     """A task's name for people: its first return's id, which `ref.hex()` gives too."""
     if first_return:
-        return _core.object_id_text(submitter, first_return)
-    return "t" + _core.object_id_text(submitter, task)
+        return f"{submitter:016x}{first_return:016x}"
+    return f"t{submitter:016x}{task:016x}"
 
 
 def name_of(log: dict, event: Any) -> str:

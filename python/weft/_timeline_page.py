@@ -56,7 +56,8 @@ _PAGE = r"""<!doctype html>
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
-  const canvas = document.getElementById("canvas"), tip = document.getElementById("tip"), paint = canvas.getContext("2d");
+  const canvas = document.getElementById("canvas"), tip = document.getElementById("tip");
+  const paint = canvas.getContext("2d");
   const GUTTER = 170, AXIS = 26, ROW = 26, BAR = 18;
   // A slice: [row, begin, duration, name, outcome, task]. Times in nanoseconds from the first.
   const slices = data.slices, flows = data.flows;
@@ -65,11 +66,8 @@ _PAGE = r"""<!doctype html>
   slices.forEach((slice, number) => { perRow[slice[0]].push(number); end = Math.max(end, slice[1] + slice[2]); });
   for (const flow of flows) end = Math.max(end, flow[2]);
   for (const row of perRow) row.sort((a, b) => slices[a][1] - slices[b][1]);
-  const colours = data.names.map((name) => {
-    let hash = 7;
-    for (const c of name) hash = (hash * 31 + c.codePointAt(0)) >>> 0;
-    return `hsl(${hash % 360} 55% ${50 + (hash >> 9) % 12}%)`;
-  });
+  // Hues a golden angle apart: neighbours in the list of names are far from each other in colour.
+  const colours = data.names.map((_, i) => `hsl(${(210 + i * 137.508) % 360} 55% ${46 + i % 3 * 6}%)`);
   // The part that is shown, and what tests look at.
   const view = { begin: 0, span: end * 1.02, top: 0, arrows: false, drawn: 0, drawnFlows: 0, hover: -1 };
   window.weftTimeline = view;
@@ -84,6 +82,13 @@ _PAGE = r"""<!doctype html>
       if (Math.abs(ns) >= size) return +(ns / size).toPrecision(4) + " " + unit;
     }
     return Math.round(ns) + " ns";
+  }
+  // A time on the axis, with as many digits as tell two steps apart.
+  function label(t, step) {
+    const largest = Math.max(Math.abs(view.begin), view.begin + view.span);
+    const units = [["s", 1e9], ["ms", 1e6], ["\u00b5s", 1e3]];
+    const [unit, size] = units.find((each) => largest >= each[1] * 2) || ["ns", 1];
+    return (t / size).toFixed(Math.max(0, Math.ceil(-Math.log10(step / size) - 1e-9))) + " " + unit;
   }
   // The first slice of a row that ends after t: durations do not overlap within a row.
   function firstAfter(row, t) {
@@ -125,7 +130,7 @@ _PAGE = r"""<!doctype html>
       const x = Math.round(toX(t)) + 0.5;
       if (x < GUTTER) continue;
       paint.beginPath(); paint.moveTo(x, AXIS - 6); paint.lineTo(x, h); paint.stroke();
-      paint.fillText(duration(Math.round(t)), x + 4, AXIS / 2);
+      paint.fillText(label(t, step), x + 4, AXIS / 2);
     }
 
     paint.save();
@@ -150,7 +155,10 @@ _PAGE = r"""<!doctype html>
           paint.fillRect(x, y + BAR - 3, right - x, 3);
         }
         paint.globalAlpha = 1;
-        if (row[i] === view.hover) { paint.strokeStyle = text; paint.strokeRect(x + 0.5, y + 0.5, right - x - 1, BAR - 1); }
+        if (row[i] === view.hover) {
+          paint.strokeStyle = text;
+          paint.strokeRect(x + 0.5, y + 0.5, right - x - 1, BAR - 1);
+        }
         if (right - x > 34) {
           paint.fillStyle = "#fff";
           paint.save();
@@ -261,7 +269,8 @@ _PAGE = r"""<!doctype html>
     }
     if (found >= 0) {
       const [number, begin, took, name, outcome, task] = slices[found];
-      tip.textContent = `${data.names[name]}\n${duration(took)}, from ${duration(begin)}\n${outcome}, ${data.rows[number]}\ntask ${task}`;
+      tip.textContent = [data.names[name], `${duration(took)}, from ${duration(begin)}`,
+                         `${outcome}, ${data.rows[number]}`, `task ${task}`].join("\n");
       tip.style.display = "block";
       tip.style.left = Math.min(x + 14, canvas.clientWidth - tip.offsetWidth - 8) + "px";
       tip.style.top = Math.min(y + 14, canvas.clientHeight - tip.offsetHeight - 8) + "px";

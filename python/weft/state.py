@@ -32,38 +32,31 @@ _OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
 _DEFAULT_LIMIT = 100
 
 
-def list_tasks(
-    *, filters: Any = None, limit: int = _DEFAULT_LIMIT, detail: bool = False, session: Optional[Session] = None
-) -> list:
-    """Tasks, the latest first. State: WAITING (for an argument), READY (for a worker), QUEUED (for an actor), PUSHED (to
-    a worker), RUNNING, FINISHED, FAILED, CANCELLED, or DIED with its worker."""
+def list_tasks(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: Optional[Session] = None) -> list:
+    """Tasks, the latest first.
+
+    State: WAITING (for an argument), READY (for a worker), QUEUED (for an actor), PUSHED (to a worker), RUNNING,
+    FINISHED, FAILED, CANCELLED, or DIED with its worker.
+    """
     return _select(_tasks(observe(EVENTS | STATE, session)), filters, limit)
 
 
-def list_actors(
-    *, filters: Any = None, limit: int = _DEFAULT_LIMIT, detail: bool = False, session: Optional[Session] = None
-) -> list:
+def list_actors(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: Optional[Session] = None) -> list:
     """Actors. State: PENDING, STARTING, ALIVE, RESTARTING or DEAD."""
     return _select(_actors(observe(0, session)), filters, limit)
 
 
-def list_objects(
-    *, filters: Any = None, limit: int = _DEFAULT_LIMIT, detail: bool = False, session: Optional[Session] = None
-) -> list:
+def list_objects(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: Optional[Session] = None) -> list:
     """Objects by their owners, the largest first. State: PENDING, INLINE, STORED or ERROR."""
     return _select(_objects(observe(STATE, session)), filters, limit)
 
 
-def list_workers(
-    *, filters: Any = None, limit: int = _DEFAULT_LIMIT, detail: bool = False, session: Optional[Session] = None
-) -> list:
-    """Drivers and workers, dead ones among them. State: STARTING, IDLE, BUSY, BLOCKED (its task waits), ENDING, DEAD."""
+def list_workers(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: Optional[Session] = None) -> list:
+    """Drivers and workers, also dead ones. State: STARTING, IDLE, BUSY, BLOCKED (its task waits), ENDING, DEAD."""
     return _select(_workers(observe(EVENTS, session)), filters, limit)
 
 
-def list_nodes(
-    *, filters: Any = None, limit: int = _DEFAULT_LIMIT, detail: bool = False, session: Optional[Session] = None
-) -> list:
+def list_nodes(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: Optional[Session] = None) -> list:
     """Nodes, with their resources."""
     return _select(_nodes(observe(0, session)), filters, limit)
 

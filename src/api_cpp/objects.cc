@@ -1,5 +1,6 @@
 // References, values and waiting, on behalf of the templates in include/weft.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 
 #include "api_cpp/state.h"
@@ -344,14 +345,20 @@ bool WaitForAll(Object* const* objects, size_t count, int64_t timeout_ns) {
   if (std::all_of(objects, objects + count, [](Object* object) { return object->resolved(); })) return true;
   Using guard(state);
   int64_t deadline = Deadline(timeout_ns);
+  core::WaitReport report;
   for (;;) {
-    switch (state.runtime->WaitForAll({objects, count}, deadline)) {
+    switch (state.runtime->WaitForAll({objects, count}, deadline, &report)) {
       case core::WaitOutcome::kReady:
         return true;
       case core::WaitOutcome::kTimedOut:
         return false;
       case core::WaitOutcome::kInterrupted:
         continue;
+      case core::WaitOutcome::kNotice:
+        std::fprintf(stderr, "weft: a long wait: %s\n", report.text.c_str());
+        continue;
+      case core::WaitOutcome::kStuck:
+        Throw(DescribeFailure(core::ValueKind::kSystemError, report.text));
       case core::WaitOutcome::kStopped:
         ThrowSessionEnded(*state.runtime);
     }
@@ -371,13 +378,19 @@ void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t ti
   }
   Using guard(state);
   int64_t deadline = Deadline(timeout_ns);
+  core::WaitReport report;
   for (;;) {
-    switch (state.runtime->WaitFor({objects, count}, wanted, deadline)) {
+    switch (state.runtime->WaitFor({objects, count}, wanted, deadline, &report)) {
       case core::WaitOutcome::kReady:
       case core::WaitOutcome::kTimedOut:
         return;
       case core::WaitOutcome::kInterrupted:
         continue;
+      case core::WaitOutcome::kNotice:
+        std::fprintf(stderr, "weft: a long wait: %s\n", report.text.c_str());
+        continue;
+      case core::WaitOutcome::kStuck:
+        Throw(DescribeFailure(core::ValueKind::kSystemError, report.text));
       case core::WaitOutcome::kStopped:
         ThrowSessionEnded(*state.runtime);
     }

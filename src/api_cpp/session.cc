@@ -144,7 +144,8 @@ void PrintOutput(Runtime& runtime) {
   core::RuntimeEvent event;
   while (runtime.NextEvent(&event)) {
     if (event.kind != core::RuntimeEvent::kOutput) continue;
-    std::string prefix = "(worker pid=" + std::to_string(event.pid) + ") ";
+    std::string prefix = "(";
+    prefix.append(event.name.empty() ? "worker" : event.name).append(" pid=").append(std::to_string(event.pid)).append(") ");
     std::string text;
     for (size_t at = 0; at < event.text.size();) {
       size_t end = std::min(event.text.find('\n', at), event.text.size());
@@ -178,6 +179,8 @@ int TakeWorkerFd() {
     std::fflush(nullptr);
     ::_exit(1);
   }
+  const char* long_wait = std::getenv("WEFT_LONG_WAIT_SECONDS");
+  (*runtime)->set_notice_after(static_cast<int64_t>((long_wait ? std::atof(long_wait) : 10.0) * 1e9));
   auto* state = new SessionState();
   state->runtime = std::move(*runtime);
   state->epoch = ++g_last_epoch;

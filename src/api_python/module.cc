@@ -213,17 +213,33 @@ PyObject* ValueOf(Runtime* runtime, Object* object) {
   }
 }
 
+// False with an exception set.
+bool TellOfLongWait(const core::WaitReport& report) {
+  PyObject* tell = Callback("weft._explain", "tell_of_long_wait");
+  Owned done(tell ? PyObject_CallFunction(tell, "ds", static_cast<double>(core::NowNs() - report.began_ns) / 1e9,
+                                          report.text.c_str())
+                  : nullptr);
+  return static_cast<bool>(done);
+}
+
 // False with an exception set, unless all is ready.
 bool WaitForObjects(Runtime* runtime, const std::vector<Object*>& objects, int64_t deadline, PyObject* timeout) {
   Inside inside(runtime);
+  core::WaitReport report;
   for (;;) {
     core::WaitOutcome outcome;
-    Py_BEGIN_ALLOW_THREADS outcome = runtime->WaitForAll(objects, deadline);
+    Py_BEGIN_ALLOW_THREADS outcome = runtime->WaitForAll(objects, deadline, &report);
     Py_END_ALLOW_THREADS switch (outcome) {
       case core::WaitOutcome::kReady:
         return true;
       case core::WaitOutcome::kInterrupted:
         if (PyErr_CheckSignals() != 0) return false;
+        continue;
+      case core::WaitOutcome::kStuck:
+        RaiseSystemError(report.text);
+        return false;
+      case core::WaitOutcome::kNotice:
+        if (!TellOfLongWait(report)) return false;
         continue;
       case core::WaitOutcome::kTimedOut: {
         size_t pending = 0;
@@ -245,7 +261,13 @@ bool WaitForObjects(Runtime* runtime, const std::vector<Object*>& objects, int64
 }
 
 PyObject* NotARef(const char* call, PyObject* value) {
-  PyErr_Format(PyExc_TypeError, "%s expects an ObjectRef or a list of them, not %.100s", call, Py_TYPE(value)->tp_name);
+  const char* type = Py_TYPE(value)->tp_name;
+  // What has a .remote was probably meant to be called.
+  std::string_view name = type;
+  const char* hint = name == "weft.RemoteFunction" || name == "weft.ActorMethod" ? "; call it first: .remote(...)"
+                     : name == "weft.ActorHandle" ? "; call one of its methods first: .method.remote(...)"
+                                                  : "";
+  PyErr_Format(PyExc_TypeError, "%s expects an ObjectRef or a list of them, not %.100s%s", call, type, hint);
   return nullptr;
 }
 
@@ -411,12 +433,21 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
     for (Py_ssize_t i = 0; i < count; ++i)
       objects[static_cast<size_t>(i)] = reinterpret_cast<RefObject*>(items[i])->object;
     Inside inside(runtime);
+    core::WaitReport report;
     for (bool again = true; again;) {
       again = false;
       core::WaitOutcome outcome;
-      Py_BEGIN_ALLOW_THREADS outcome = runtime->WaitFor(objects, static_cast<size_t>(wanted), deadline);
+      Py_BEGIN_ALLOW_THREADS outcome = runtime->WaitFor(objects, static_cast<size_t>(wanted), deadline, &report);
       Py_END_ALLOW_THREADS if (outcome == core::WaitOutcome::kInterrupted) {
         if (PyErr_CheckSignals() != 0) return nullptr;
+        again = true;
+      }
+      else if (outcome == core::WaitOutcome::kStuck) {
+        RaiseSystemError(report.text);
+        return nullptr;
+      }
+      else if (outcome == core::WaitOutcome::kNotice) {
+        if (!TellOfLongWait(report)) return nullptr;
         again = true;
       }
       else if (outcome == core::WaitOutcome::kStopped) {
@@ -446,6 +477,21 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
     PyList_SET_ITEM(rest.get(), at_rest++, items[i]);
   }
   return PyTuple_Pack(2, done.get(), rest.get());
+}
+
+PyObject* Explain(PyObject*, PyObject* ref) {
+  if (!IsRef(ref)) {
+    PyErr_Format(PyExc_TypeError, "explain() expects an ObjectRef, not %.100s", Py_TYPE(ref)->tp_name);
+    return nullptr;
+  }
+  Runtime* runtime = NeedRuntime();
+  if (!runtime) return nullptr;
+  Object* object = ObjectOf(ref);
+  if (!object) return nullptr;
+  Inside inside(runtime);
+  std::string text;
+  Py_BEGIN_ALLOW_THREADS text = runtime->Explain(object);
+  Py_END_ALLOW_THREADS return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
 }
 
 // ---- sessions -----------------------------------------------------------------------------------------------------
@@ -494,6 +540,7 @@ nb::dict Start(nb::dict config) {
   }
   if (!runtime) throw std::runtime_error(runtime.error().message);
   g_runtime = runtime->release();
+  g_runtime->set_notice_after(static_cast<int64_t>(nb::cast<double>(config["notice_after"]) * 1e9));
   ++g_epoch;
   nb::dict result;
   result["cpus"] = g_runtime->welcome().cpus;
@@ -631,6 +678,7 @@ PyMethodDef fast_methods[] = {
      "get(refs, timeout=None): the value of a reference, or the values of a list of references."},
     {"wait", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Wait)), METH_VARARGS | METH_KEYWORDS,
      "wait(refs, *, num_returns=1, timeout=None, fetch_local=True): (ready, not ready)."},
+    {"explain", Explain, METH_O, "explain(ref): what the object waits for, as text of several lines."},
     {"_restore_reference", RestoreReference, METH_VARARGS, nullptr},
     {"_export", Export, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr}};

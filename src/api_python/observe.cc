@@ -247,8 +247,6 @@ void DefineObserve(nb::module_& m) {
   m.def("observe", &Observe, nb::arg("uid"), nb::arg("pid"), nb::arg("what"), nb::arg("limit"), nb::arg("timeout"));
   m.def("resources", &SessionResources);
   m.def("node_pid", [] { return g_runtime ? g_runtime->node_pid() : 0; });
-  m.def("object_id_text",
-        [](uint64_t owner, uint64_t index) { return core::ToString(core::ObjectId{{owner}, index}); });
 }
 
 }  // namespace weft::python

@@ -170,6 +170,17 @@ PyObject* Reduce(PyObject* self, PyObject*) {
   return Py_BuildValue("O(OO)", rebuild, Self(self)->function, Self(self)->options);
 }
 
+PyObject* Repr(PyObject* self) {
+  PyObject* name = PyObject_GetAttrString(self, "__qualname__");
+  if (!name) {  // a callable object without one
+    PyErr_Clear();
+    return PyUnicode_FromString("RemoteFunction");
+  }
+  PyObject* text = PyUnicode_FromFormat("RemoteFunction(%S)", name);
+  Py_DECREF(name);
+  return text;
+}
+
 PyMethodDef methods[] = {
     {"remote", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Remote)), METH_FASTCALL | METH_KEYWORDS,
      "Runs the function as a task; returns at once with an ObjectRef (or a list of them)."},
@@ -195,6 +206,7 @@ PyType_Slot slots[] = {{Py_tp_init, reinterpret_cast<void*>(Init)},
                        {Py_tp_traverse, reinterpret_cast<void*>(Traverse)},
                        {Py_tp_clear, reinterpret_cast<void*>(Clear)},
                        {Py_tp_call, reinterpret_cast<void*>(Call)},
+                       {Py_tp_repr, reinterpret_cast<void*>(Repr)},
                        {Py_tp_methods, methods},
                        {Py_tp_members, members},
                        {Py_tp_getset, getset},

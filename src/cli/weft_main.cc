@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kHelp =
     "weft " WEFT_VERSION
-    " - tasks and objects on all cores\n"
+    " - tasks, actors and objects on all cores\n"
     "\n"
     "usage: weft [--help | --version]\n"
     "       weft COMMAND [...]\n"

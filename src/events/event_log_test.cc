@@ -148,6 +148,30 @@ TEST(EventLogTest, AnIdleProcessPaysOnePage) {
   EXPECT_FALSE(IsUnusedEventLog(log.fd.get()));
 }
 
+TEST(EventLogTest, TheRecentFunctionIsNamedIfItIsTheOnlyOne) {
+  Log log;
+  const int64_t begin = NowNs();
+  EXPECT_EQ(RecentFunction(log.fd.get(), begin), "");
+  auto first = log.log.Begin(ProcessId{1}, 1, 0, log.log.NameId("f"), 0);
+  EXPECT_EQ(RecentFunction(log.fd.get(), begin), "f") << "it runs";
+  log.log.End(first, EventOutcome::kOk);
+  EXPECT_EQ(RecentFunction(log.fd.get(), begin), "f") << "it has just ended";
+  EXPECT_EQ(RecentFunction(log.fd.get(), NowNs() + 1'000'000), "") << "long ago";
+  log.log.Submitted(3, 0, log.log.NameId("h"));
+  EXPECT_EQ(RecentFunction(log.fd.get(), begin), "f") << "a submission prints nothing";
+  auto second = log.log.Begin(ProcessId{1}, 2, 0, log.log.NameId("g"), 0);
+  EXPECT_EQ(RecentFunction(log.fd.get(), begin), "") << "either may have printed";
+  EXPECT_EQ(RecentFunction(log.fd.get(), NowNs() + 1'000'000), "g");
+  log.log.End(second, EventOutcome::kOk);
+  // At the edge of the ring it looks at few, but at the right ones.
+  for (uint64_t i = 0; i < 2 * kEventRecords + 40; ++i) {
+    log.log.End(log.log.Begin(ProcessId{1}, i, 0, log.log.NameId("k"), 0), EventOutcome::kOk);
+    if (i > kEventRecords - 40 && i < kEventRecords + 40) {
+      ASSERT_EQ(RecentFunction(log.fd.get(), NowNs() - 100'000), "k") << i;
+    }
+  }
+}
+
 TEST(EventLogTest, OutlivesAProcessKilledWhileItWrites) {
   Log log;
   pid_t child = ::fork();
@@ -202,6 +226,7 @@ TEST(EventLogTest, RandomMemoryIsReadWithoutHarm) {
     auto* words = reinterpret_cast<uint64_t*>(mapping->data());
     for (size_t i = 2; i < sizeof(EventLogMemory) / 8; i += 1 + random() % 64) words[i] = random() >> (random() % 64);
     [[maybe_unused]] auto ignored = ReadEventLog(log.fd.get());
+    RecentFunction(log.fd.get(), 0);
     // And with sequences that look right.
     auto* memory = reinterpret_cast<EventLogMemory*>(mapping->data());
     memory->head.store(kEventRecords);

@@ -22,6 +22,11 @@ constexpr size_t kMaxRememberedError = 64 << 10;
 
 std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
 
+// The empty one is what a session has that was given none; nobody wrote it.
+std::string In(const std::string& name_space) {
+  return name_space.empty() ? "in the default namespace" : "in namespace " + Quoted(name_space);
+}
+
 }  // namespace
 
 std::string ActorDirectory::Called(const Actor& actor, int32_t pid) {
@@ -34,11 +39,6 @@ std::string ActorDirectory::Called(const Actor& actor, int32_t pid) {
 ActorState ActorDirectory::StateOf(ObjectId actor) const {
   auto found = actors_.find(actor);
   return found == actors_.end() ? ActorState::kDead : found->second.state;
-}
-
-std::string ActorDirectory::NameOf(ProcessId worker) const {
-  auto found = workers_.find(worker);
-  return found == workers_.end() ? "worker" : Called(actors_.at(found->second));
 }
 
 std::string ActorDirectory::ClassOf(ProcessId worker) const {
@@ -103,9 +103,8 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
     const Actor& other = actors_.at(taken->second);
     if (message.get_if_exists == 0) {
       return RefuseCreation(event,
-                            "the name " + Quoted(message.name) + " is taken in namespace " +
-                                Quoted(message.name_space) + " by a living " + Called(other) +
-                                "; use another name, or get_if_exists=True",
+                            "the name " + Quoted(message.name) + " is taken " + In(message.name_space) +
+                                " by a living " + Called(other) + "; use another name, or get_if_exists=True",
                             out);
     }
     ActorAnswer answer{message.request, taken->second, other.metadata, ""};
@@ -150,14 +149,15 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
   }
 }
 
-void ActorDirectory::Handle(const ActorReadyToPlace& event, std::vector<DirectoryAction>& out) {
+void ActorDirectory::Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out) {
+  auto found = actors_.find(event.actor);
   if (event.actor.owner != event.from) {
     out.emplace_back(RefuseSender{event.from, "spoke for an actor that it did not create"});
     return;
   }
-  auto found = actors_.find(event.actor);
-  if (found == actors_.end() || !std::exchange(found->second.deferred, false)) return;
+  if (found == actors_.end() || !found->second.deferred || found->second.ending != Ending::kNo) return;
   auto& actor = found->second;
+  actor.deferred = false;
   out.emplace_back(WantActor{event.actor, actor.to_place, actor.to_hold, actor.depth});
 }
 
@@ -238,9 +238,8 @@ void ActorDirectory::Handle(const ActorLookedUp& event, std::vector<DirectoryAct
     answer.actor = found->second;
     answer.metadata = actors_.at(found->second).metadata;
   } else {
-    answer.error = "there is no living actor named " + Quoted(message.name.substr(0, kMaxNameBytes)) +
-                   " in namespace " + Quoted(message.name_space.substr(0, kMaxNameBytes)) +
-                   "; it was never created, or it has ended";
+    answer.error = "there is no living actor named " + Quoted(message.name.substr(0, kMaxNameBytes)) + " " +
+                   In(message.name_space.substr(0, kMaxNameBytes)) + "; it was never created, or it has ended";
   }
   out.emplace_back(AnswerCreator{event.from, std::move(answer)});
 }

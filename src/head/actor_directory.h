@@ -36,6 +36,10 @@ struct ActorCreated {  // the shapes are valid
   ProcessId from;
   CreateActor message;
 };
+struct ActorArgumentsCame {  // its creator has what the constructor needs
+  ProcessId from;
+  ObjectId actor;
+};
 struct ActorLookedUp {
   ProcessId from;
   LookupActor message;
@@ -44,7 +48,7 @@ struct ActorsListed {
   ProcessId from;
   ListActors message;
 };
-struct ActorReadyToPlace {  // a deferred one: what its constructor needs is there
+struct ActorArgumentsCame {  // a deferred one: what its constructor needs is there
   ProcessId from;
   ObjectId actor;
 };
@@ -147,7 +151,7 @@ class ActorDirectory {
   explicit ActorDirectory(Limits limits) : limits_(limits) {}
 
   void Handle(const ActorCreated& event, std::vector<DirectoryAction>& out);
-  void Handle(const ActorReadyToPlace& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorLookedUp& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorsListed& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorWatched& event, std::vector<DirectoryAction>& out);
@@ -166,8 +170,6 @@ class ActorDirectory {
   size_t remembered() const { return dead_.size(); }
   // kDead for one that is not known.
   ActorState StateOf(ObjectId actor) const;
-  // "actor Counter" for messages about a worker; "worker" if it serves none.
-  std::string NameOf(ProcessId worker) const;
   // The class of the actor that lives in this worker; empty if it serves none.
   std::string ClassOf(ProcessId worker) const;
   // Every actor, the remembered dead first. For observers.
@@ -187,6 +189,7 @@ class ActorDirectory {
     bool detached = false;
     bool has_name = false;      // still
     bool kill_asked = false;    // with restart
+    bool deferred = false;      // no worker is wanted before its arguments are there
     uint32_t incarnation = 0;   // workers it has had
     int32_t restarts_left = 0;  // -1: any number
     uint32_t restarts = 0;

@@ -257,11 +257,11 @@ TEST(ActorDirectory, ADeferredActorWaitsForItsCreatorsWord) {
     message.actor = t.Id(1, index);
     EXPECT_EQ(t(ActorCreated{ProcessId{1}, message}), "");
   }
-  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{2}, t.Id(1, 5)}), "refuse 2: spoke for an actor that it did not create");
-  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{1}, t.Id(1, 5)}), "want 1.5");
-  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{1}, t.Id(1, 5)}), "");
+  EXPECT_EQ(t(ActorArgumentsCame{ProcessId{2}, t.Id(1, 5)}), "refuse 2: spoke for an actor that it did not create");
+  EXPECT_EQ(t(ActorArgumentsCame{ProcessId{1}, t.Id(1, 5)}), "want 1.5");
+  EXPECT_EQ(t(ActorArgumentsCame{ProcessId{1}, t.Id(1, 5)}), "");
   EXPECT_EQ(t.Kill(1, 1, 6), "tell 1: 1.6 is dead (actor without a class was killed on request)");
-  EXPECT_EQ(t(ActorReadyToPlace{ProcessId{1}, t.Id(1, 6)}), "");
+  EXPECT_EQ(t(ActorArgumentsCame{ProcessId{1}, t.Id(1, 6)}), "");
 }
 
 TEST(ActorDirectory, AWorkerThatComesTooLateIsLetGo) {
@@ -413,7 +413,7 @@ TEST(ActorDirectory, TheDeadAreForgottenInTheEnd) {
 class RandomSession {
  public:
   explicit RandomSession(uint64_t seed)
-      : random_(seed), directory_(ActorDirectory::Limits{.actors = 12, .remembered_dead = 20, .early = 4}) {
+      : random_(seed), directory_(ActorDirectory::Limits{.actors = 12, .remembered_dead = 20, .early = 1000}) {
     processes_ = {1, 2, 3};  // the first only watches, to the end
   }
 
@@ -461,7 +461,7 @@ class RandomSession {
         break;
       case 6:
         actor.owner = ProcessId{process};
-        Do(ActorReadyToPlace{ProcessId{process}, actor});
+        Do(ActorArgumentsCame{ProcessId{process}, actor});
         break;
       case 7:
         if (process > 3 || random_.Chance(5)) End(process);

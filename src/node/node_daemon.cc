@@ -51,6 +51,8 @@ constexpr int64_t kMaxGpus = 4096 * kResourceUnit;  // each has an entry of its 
 constexpr size_t kMaxRememberedDeaths = 4096;
 // A zygote that dies without a request is replaced at once, but not more often than this.
 constexpr int64_t kZygotePauseNs = 1000 * kMs;
+// How long output may have been on its way when we read it: whatever ran since may have printed it.
+constexpr int64_t kOutputDelayNs = 10 * kMs;
 // What a worker takes of our descriptors: socket, doorbell, event log, two pipes; and a segment.
 constexpr uint64_t kDescriptorsPerWorker = 6;
 constexpr uint64_t kOwnDescriptors = 192;  // the event logs of the dead among them
@@ -385,6 +387,16 @@ void NodeDaemon::Handle(Process& process, FreeObjects& message) {
     for (const auto& location : locations) freed += segments_.FreeDead(location);
     if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{writer, freed, NowNs()}, budget_actions_);
   }
+}
+
+void NodeDaemon::Handle(Process& process, AskShape& message) {
+  if (!IsValidShape(message.shape)) return Refuse(process, "asked about resources that cannot be");
+  ShapeFact fact = scheduler_->Explain(message.shape);
+  for (HolderFact& holder : fact.holders) {
+    if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;
+    if (std::string name = directory_.ClassOf(holder.worker); !name.empty()) holder.actor = "actor " + name;
+  }
+  Send(process, ShapeAnswer{message.request, EncodeFact(fact)});
 }
 
 void NodeDaemon::Handle(Process& process, Farewell&) {
@@ -935,6 +947,12 @@ void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string tex
   if (auto* process = Find(worker)) {
     output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
     output.name = process->actor_class;
+    if (output.name.empty() && process->events) {
+      output.name = RecentFunction(process->events->get(), NowNs() - kOutputDelayNs);
+    }
+    // Names are the user's: one line, and not the longer part of it.
+    if (output.name.size() > 80) output.name.resize(80);
+    for (char& c : output.name) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     process->output[is_stderr ? 1 : 0].Append(output.text);
   }
   Send(*driver, output);

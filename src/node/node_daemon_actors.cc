@@ -16,7 +16,7 @@ void NodeDaemon::Handle(Process& process, CreateActor& message) {
 }
 
 void NodeDaemon::Handle(Process& process, PlaceActor& message) {
-  directory_.Handle(ActorReadyToPlace{process.id, message.actor}, directory_actions_);
+  directory_.Handle(ActorArgumentsCame{process.id, message.actor}, directory_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, LookupActor& message) {
@@ -49,6 +49,10 @@ void NodeDaemon::Handle(Process& process, ActorConstructed& message) {
 
 void NodeDaemon::Handle(Process& process, ActorExiting& message) {
   directory_.Handle(ActorExitingReported{process.id, message.actor}, directory_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, PlaceActor& message) {
+  directory_.Handle(ActorArgumentsCame{process.id, message.actor}, directory_actions_);
 }
 
 // ---- decisions of the scheduler ---------------------------------------------------------------------------------

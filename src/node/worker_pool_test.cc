@@ -110,6 +110,20 @@ TEST(WorkerPool, AWorkerThatDiesAtBirthCountsAsAFailedStart) {
   EXPECT_LE(starts, 7);
 }
 
+TEST(WorkerPool, AnActorsWorkerIsReplacedAndNeverRetired) {
+  Transcript t(1, 1);
+  EXPECT_EQ(t.Open(), "start 2");
+  t.Ready(2);
+  t.pool.WorkerWasTaken(ProcessId{2});
+  EXPECT_EQ(t.Time(1), "start 3");  // another one is kept ready
+  t.Ready(3);
+  EXPECT_EQ(t.Time(60'000), "");
+  EXPECT_EQ(t.pool.ready(), 1u);
+  t.pool.WorkerWasFreed(ProcessId{2}, t.now);  // it is the actor's all the same
+  EXPECT_EQ(t.pool.ready(), 1u);
+  EXPECT_EQ(t.End(2), "");
+}
+
 TEST(WorkerPool, IdleWorkersBeyondTheCpusGo) {
   Transcript t(2, 2);
   t.Open();

@@ -286,6 +286,37 @@ void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind) {
   submitter.owes_wake_up = false;
 }
 
+void Executor::Describe(WaitFact& fact, bool main_thread) {
+  const uint64_t number = Runtime::CurrentExecution();
+  if (number == 0) return;
+  auto fill = [&](const TaskCall& call) {
+    fact.execution = number;
+    fact.submitter = call.submitter;
+    fact.task = call.task;
+    fact.name = call.what->name;
+  };
+  if (main_thread && main_.call.execution == number) {
+    fill(main_.call);
+    fact.group = kAllGroups;
+    return;
+  }
+  std::lock_guard running(running_mutex_);
+  auto found = running_.find(number);
+  if (found == running_.end()) return;
+  fill(found->second->call);
+  // While a coroutine waits in get, the whole loop does.
+  fact.group = main_thread                                         ? kAllGroups
+               : groups_.contains(found->second->call.what->group) ? found->second->call.what->group
+                                                                   : "";
+}
+
+std::vector<SlotFact> Executor::Slots() const {
+  if (!mode_.concurrent || mode_.loop) return {{kAllGroups, 1}};
+  std::vector<SlotFact> slots{{"", mode_.limit}};
+  for (const auto& [name, limit] : mode_.groups) slots.push_back({name, limit});
+  return slots;
+}
+
 void Executor::HandBackQueued() {
   if (is_actor_) return;  // its calls can run nowhere else
   TakeAdopted();
@@ -333,6 +364,7 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
   bool missing = false;
   if (fits) {
     for (uint32_t i = 0; i < head.num_returns; ++i) execution.returns.push_back({from, in.Fixed<uint64_t>()});
+    call.first_return = execution.returns.empty() ? head.task : execution.returns[0].index;
     for (uint32_t i = 0; i < head.num_mentioned; ++i) mentioned.push_back(in.Fixed<ObjectId>());
     for (uint32_t i = 0; i < head.num_dependencies && in.ok(); ++i) {
       auto dependency = in.Fixed<DependencyHead>();
@@ -443,8 +475,10 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
 void Executor::Constructed(Execution& execution) {
   const bool ok = execution.outcome.kind == ReplyKind::kValues;
   if (ok) {
+    ActorMode mode = runner_.mode();
+    std::lock_guard lock(runtime_.mutex_);  // Slots
     constructed_ = true;
-    mode_ = runner_.mode();
+    mode_ = std::move(mode);
     for (const auto& [name, limit] : mode_.groups) groups_[name].limit = limit;
   }
   {
@@ -550,8 +584,9 @@ void Executor::TakeEarlyCancel(const Execution& execution) {
 
 void Executor::NoteBegin(Execution& execution) {
   const TaskCall& call = execution.call;
-  execution.event = runtime_.log_.Begin(call.submitter, call.task, execution.returns.empty() ? 0 : execution.returns[0].index,
-                                        call.what->event_name, call.attempt);
+  execution.event =
+      runtime_.log_.Begin(call.submitter, call.task, execution.returns.empty() ? 0 : execution.returns[0].index,
+                          call.what->event_name, call.attempt);
 }
 
 void Executor::Reply(Execution& execution) {

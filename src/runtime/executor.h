@@ -72,7 +72,8 @@ struct TaskCall {
   std::string_view arguments;
   std::vector<TaskArgument> dependencies;
   ProcessId submitter;
-  uint64_t task = 0;
+  uint64_t task = 0;          // as its submitter numbers tasks
+  uint64_t first_return = 0;  // the task's name to users; `task` if it returns nothing
   uint32_t attempt = 0;
   uint32_t depth = 0;
   uint64_t execution = 0;  // names this run in this process
@@ -160,6 +161,10 @@ class Executor {
   void Complete(Execution* execution);  // the outcome is in it; it is gone afterwards
 
   void HandBackQueued();  // the runtime's lock is held
+  // The task or call that the calling thread runs; nothing is filled in if it runs none. The runtime's lock is held,
+  // as for Slots: how many run at once.
+  void Describe(WaitFact& fact, bool main_thread);
+  std::vector<SlotFact> Slots() const;
   void Adopt(Runtime::Peer* peer);
   void ExitWhenIdle(bool at_once);  // or only when nobody borrows what this process owns
   void CancelRunning(ProcessId submitter, uint64_t task, bool force, bool recursive);

@@ -40,6 +40,7 @@
 #include "runtime/slab.h"
 #include "wire/ids.h"
 #include "wire/messages.h"
+#include "wire/wait_facts.h"
 
 namespace weft::core {
 
@@ -148,6 +149,7 @@ struct Task {
   uint32_t unresolved = 0;
   uint32_t attempt = 0;
   uint32_t ticket_offset = 0, ticket_sequence = 0;  // the caller's, while pushed
+  uint64_t push = 0;                                // the number of its last push; differs for each
   int32_t worker = -1;
   TaskState state = TaskState::kWaiting;
   bool cancelled = false;
@@ -186,6 +188,7 @@ struct LeasedWorker {
   Actor* actor = nullptr;  // whose worker it is; such a worker is never leased
   AssignedGpus gpus;
   int64_t idle_since_ns = 0;
+  int64_t full_since_ns = 0;
 };
 
 // An actor as a process knows it that calls it. In the list of its handle object, and dies with that.
@@ -198,7 +201,10 @@ struct Actor {
   bool detached = false;
   bool out_of_order = false;  // a call that is ready may pass one that is not
   uint32_t incarnation = 0;
-  int32_t worker = -1;  // of the present incarnation
+  // This process has asked for its end, and sends it nothing more: calls after kill() do not run in what was killed.
+  bool killed = false;
+  uint32_t killed_incarnation = 0;  // the same, of one that may be restarted; 0: none
+  int32_t worker = -1;              // of the present incarnation
   uint64_t next_order = 1;
   size_t pending_calls = 0;
   TaskList queue;  // not pushed, in order
@@ -349,6 +355,7 @@ class Owner {
   void SubmitCall(Object* handle, const Submission& submission, int64_t now_ns, std::vector<Object*>& returns,
                   Actions& out);
   void ActorReported(const ActorChanged& change, int64_t now_ns, Actions& out);
+  void ActorKillAsked(Object* handle, bool no_restart);
   bool AnyActors() const;  // that this process made and that are not dead
   // Who calls the handle's actor for the first time makes the record.
   Actor* ActorOf(Object* handle);
@@ -383,12 +390,16 @@ class Owner {
   // where its queue wants refilling, or all.
   size_t RepliesUntilWanted(const LeasedWorker& worker) const;
   void CheckInvariants();
+  // Why the object is pending (owner_explain.cc).
+  ObjectFact Explain(ObjectId id);
   void set_depth(uint32_t depth) { depth_ = depth; }
   uint32_t depth() const { return depth_; }
 
   Faults faults;
   // A worker's channel holds at most this many tasks of ours: enough to hide the round trip, few enough to move.
   size_t max_pushed = 256;
+  // An actor's calls can run nowhere else, and a thousand of them may run at once.
+  size_t max_pushed_calls = 4096;
   int64_t lease_idle_ns = 100'000'000;
 
  private:
@@ -438,6 +449,8 @@ class Owner {
   void Announce(Object* object, Actions& out);
   void SendTo(Object* object, ProcessId asker, Actions& out);
   void Free(Object* object, Actions& out);
+  void ExplainQueued(const Task& task, ObjectFact& fact) const;
+  void ExplainActor(const Actor& actor, ObjectFact& fact) const;
   void Settle(Actions& out);  // ends every event: announces what was resolved, pumps what may run
 
   const ProcessId self_;
@@ -459,6 +472,7 @@ class Owner {
   std::unordered_map<LeaseId, int32_t> lease_workers_;
   std::unordered_map<ProcessId, std::string> dead_;  // and how
   int64_t now_ns_ = 0;
+  uint64_t pushes_ = 0;
   // Work lists instead of recursion, so that a chain of a million does not overflow the stack.
   std::vector<Object*> resolved_;  // held while listed
   std::vector<Object*> considered_;

@@ -95,6 +95,15 @@ void Owner::SubmitCall(Object* handle, const Submission& submission, int64_t now
   Settle(out);
 }
 
+void Owner::ActorKillAsked(Object* handle, bool no_restart) {
+  Actor* actor = ActorOf(handle);
+  if (no_restart) {
+    actor->killed = true;
+  } else if (actor->worker >= 0) {
+    actor->killed_incarnation = actor->incarnation;
+  }
+}
+
 void Owner::MarkDirty(Actor* actor) {
   if (actor->dirty) return;
   actor->dirty = true;
@@ -106,10 +115,10 @@ void Owner::PumpActor(Actor* actor, Actions& out) {
     actor->placed = true;
     out.push_back({.kind = ActionKind::kPlaceActor, .id = actor->handle->id});
   }
-  if (actor->worker < 0) return;
+  if (actor->worker < 0 || actor->killed || actor->incarnation == actor->killed_incarnation) return;
   for (Task* task = actor->queue.first; task;) {
     LeasedWorker& worker = workers_[actor->worker];
-    if (worker.dead || worker.full || worker.pushed.size >= max_pushed) return;
+    if (worker.dead || worker.full || worker.pushed.size >= max_pushed_calls) return;
     Task* next = task->next;
     if (task->unresolved > 0) {
       if (!actor->out_of_order || task->what->kind == TemplateKind::kCreation) return;
@@ -180,11 +189,14 @@ void Owner::FailCall(Task* task, bool may_have_run, Actions& out) {
 
 void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
+  auto state = static_cast<ActorState>(change.state);
+  // Also for an actor that was let go meanwhile: the runtime numbers its channels as we number the workers.
+  const bool has_worker = state == ActorState::kStarting || state == ActorState::kAlive;
+  if (has_worker) WorkerRecord(change.worker);
   auto it = actors_.find(change.actor);
   if (it == actors_.end()) return;
   Actor* actor = it->second.get();
   if (actor->state == ActorState::kDead || change.incarnation < actor->incarnation) return;
-  auto state = static_cast<ActorState>(change.state);
   actor->why = change.why;
   actor->incarnation = change.incarnation;
   if (state == ActorState::kDead) {
@@ -193,7 +205,7 @@ void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& o
     return Settle(out);
   }
   actor->state = state;
-  if (state == ActorState::kStarting || state == ActorState::kAlive) {
+  if (has_worker) {
     LeasedWorker& worker = WorkerRecord(change.worker);
     bool fresh = actor->worker != static_cast<int32_t>(&worker - workers_.data());
     if (fresh && !worker.dead) {
@@ -217,6 +229,12 @@ void Owner::BuryActor(Actor* actor, Actions& out) {
   Object* handle = actor->handle;
   Hold(handle);  // the last call may hold it
   actor->state = ActorState::kDead;
+  if (actor->worker >= 0) {
+    // What was not begun never will be. The worker may stay for a while, perhaps because of its own call to itself.
+    for (Task* task = workers_[actor->worker].pushed.first; task; task = task->next) {
+      if (task->state == TaskState::kPushed && task->what->kind == TemplateKind::kCall) Revoke(task, out);
+    }
+  }
   actor->worker = -1;
   while (Task* task = actor->queue.PopFront()) {
     if (task->what->kind == TemplateKind::kCreation) {

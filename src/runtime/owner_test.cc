@@ -161,6 +161,13 @@ TEST(Owner, ATaskIsWishedForPushedAndResolved) {
   EXPECT_EQ(t.owner.live_objects(), 0u);
 }
 
+TEST(Owner, TheWorkerOfAnActorThatWasForgottenIsNumberedNevertheless) {
+  Transcript t;
+  ActorChanged change{ObjectId{kSelf, 77}, static_cast<uint8_t>(ActorState::kStarting), 1, kWorker};
+  t.owner.ActorReported(change, t.now, t.actions);
+  ASSERT_NE(t.owner.FindWorker(kWorker), nullptr);  // the runtime has put its channel on the list
+}
+
 TEST(Owner, AnIdleLeaseGoesBackAfterAWhile) {
   Transcript t;
   t.Drop(t.Submit("a"));

@@ -10,8 +10,8 @@
 //
 // After a fork nothing here may be used in the child; front ends check forked().
 //
-// Four files: runtime.cc (sessions, tasks, objects), runtime_waiting.cc (who sleeps and polls), runtime_frames.cc
-// (channels), runtime_link.cc (the daemon).
+// Five files: runtime.cc (sessions, tasks, objects), runtime_waiting.cc (who sleeps and polls), runtime_frames.cc
+// (channels), runtime_link.cc (the daemon), runtime_explain.cc (what a wait waits for, and whether it can end).
 #pragma once
 
 #include <atomic>
@@ -35,6 +35,7 @@
 #include "os/fd.h"
 #include "runtime/owner.h"
 #include "runtime/spin.h"
+#include "runtime/wait_graph.h"
 #include "transport/doorbell.h"
 #include "transport/message_stream.h"
 #include "transport/ring_channel.h"
@@ -49,7 +50,25 @@ struct SessionOptions {
   OpenSession open;
 };
 
-enum class WaitOutcome : uint8_t { kReady, kTimedOut, kInterrupted, kStopped };
+enum class WaitOutcome : uint8_t {
+  kReady,
+  kTimedOut,
+  kInterrupted,
+  kStopped,
+  kStuck,   // it can never end: WaitReport::text is a system error (name of the exception class, newline, message)
+  kNotice,  // it has lasted long: tell the user WaitReport::text, then wait again
+};
+
+// What one get or wait of the front end knows of its own waiting; the same one when it waits again after kInterrupted
+// or kNotice. Zeros at first.
+struct WaitReport {
+  std::string text;
+  int64_t began_ns = 0;
+  int64_t look_at_ns = 0;  // when to look next whether it can end
+  int64_t pause_ns = 0;    // after that
+  int64_t stuck_since_ns = 0;
+  bool noticed = false;
+};
 
 // A resolved value, readable while the caller holds a local reference to the object.
 struct ValueView {
@@ -70,7 +89,7 @@ struct RuntimeEvent {
   int32_t pid = 0;
   bool is_stderr = false;
   std::string text;
-  std::string name;  // kOutput: the class of the actor that printed it
+  std::string name;          // kOutput: the class of the actor that printed it
   Object* object = nullptr;  // kReady: comes with a local reference for the receiver
   void* cookie = nullptr;
 };
@@ -171,8 +190,14 @@ class Runtime {
   void DropReference(Object* object);
 
   // Waits until at least `wanted` of the objects are resolved. deadline_ns 0: looks once; negative: no deadline.
-  WaitOutcome WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns);
-  WaitOutcome WaitForAll(std::span<Object* const> objects, int64_t deadline_ns);
+  // Without a report, it waits also for what can never come, and says nothing.
+  WaitOutcome WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns,
+                      WaitReport* report = nullptr);
+  WaitOutcome WaitForAll(std::span<Object* const> objects, int64_t deadline_ns, WaitReport* report = nullptr);
+  // What the object waits for, in words, several lines. Asks those who know, for two seconds at most.
+  std::string Explain(Object* object);
+  // After how long a get or wait says once what it waits for (kNotice). 0: never.
+  void set_notice_after(int64_t ns) { notice_after_ns_ = ns; }
   // The object must be resolved. May have to wait for a segment to be mapped; kTimeout as in Allocate.
   Result<ValueView> Read(Object* object);
   // Address of a stored location, mapped read-only.
@@ -213,6 +238,29 @@ class Runtime {
     bool to_notify = false;  // is in to_notify_
   };
 
+  // A traversal of who waits for whom. Up to two passes (wait_graph.h).
+  struct Inquiry {
+    uint64_t number = 0;  // of the present pass
+    bool second = false;
+    bool done = false;
+    int64_t began_ns = 0;
+    size_t open = 0;  // questions without answer
+    std::unique_ptr<WaitGraph> graph;
+    WaitProof proof;  // of the first pass
+    WaitVerdict verdict;
+  };
+  // A thread in WaitFor or WaitForAll. Others see it only after it has waited for a while.
+  struct Waiting {
+    std::span<Object* const> objects;
+    size_t wanted = 0;
+    int64_t deadline_ns = -1;
+    WaitReport* report = nullptr;
+    uint64_t number = 0;  // not 0: in waits_
+    int64_t since_ns = 0;
+    std::unique_ptr<WaitFact> task;  // in waits_: the task that waits, if it is one
+    std::unique_ptr<Inquiry> inquiry;
+  };
+
   Runtime();
   Status Handshake(const Message& hello);
   std::optional<ReceivedMessage> NextMessage();
@@ -225,6 +273,7 @@ class Runtime {
   Object* FindLocked(ObjectId id);
   void Handle(Message message, std::vector<UniqueFd> fds);
   std::string ReportState(uint32_t limit);  // for an observer
+  void NumberPeer(Peer* peer);
   void HandlePeerMessages(ProcessId from, std::string_view payload);
   void Perform();
   // To the event log; right after the submission.
@@ -245,7 +294,18 @@ class Runtime {
   void Bump();  // something changed: wakes all waiting threads
   void Fail(const std::string& why);
   WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any,
-                        const std::function<bool()>& ready);
+                        const std::function<bool()>& ready, Waiting* waiting = nullptr);
+  // Looks whether the wait can end, if it is time for that. True: it is over, with this outcome.
+  bool Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome);
+  void EndLooking(Waiting& waiting);
+  WaitFact FactOf(const Waiting& waiting) const;
+  ProcessFact FactOfSelf() const;
+  void BeginPass(Inquiry& inquiry, std::unique_ptr<WaitGraph> graph);
+  void Continue(Inquiry& inquiry);  // asks what can be asked; judges when all is answered
+  void AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request);
+  void WhyAnswered(uint64_t request, ObjectId subject, std::string_view fact);
+  void ShapeAnswered(uint64_t request, std::string_view fact);
+  void AbandonInquiries();  // somebody died, and may owe an answer
   Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes);
 
   // After unlocking: makes the system calls that were put off.
@@ -302,6 +362,11 @@ class Runtime {
   std::vector<ReturnedValue> values_scratch_;
   SpinGate poller_spin_;  // of whoever polls
   std::vector<Object*> returns_scratch_;
+  std::vector<Waiting*> waits_;      // that have lasted a while
+  std::vector<Inquiry*> inquiries_;  // that wait for answers
+  uint64_t last_wait_ = 0;
+  uint64_t last_inquiry_ = 0;
+  int64_t notice_after_ns_ = 0;
 
   std::mutex send_mutex_;                  // one sender at a time, taken without mutex_
   std::atomic<uint32_t> event_{0};         // futex word: something changed

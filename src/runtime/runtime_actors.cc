@@ -104,6 +104,7 @@ Result<std::vector<std::pair<std::string, std::string>>> Runtime::ListActors(boo
 
 void Runtime::KillActor(Object* handle, bool no_restart) {
   std::unique_lock lock(mutex_);
+  owner_->ActorKillAsked(handle, no_restart);
   Send(core::KillActor{.actor = handle->id, .no_restart = no_restart});
   NotifyPeers(lock);
 }

@@ -70,19 +70,16 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     auto it = workers_.find(m->worker);
     if (it == workers_.end()) return Fail("the node daemon granted a lease without a channel");
     uint32_t shape = owner_->InternShape(m->shape);
-    // The owner numbers workers in the order of their first lease.
-    if (!owner_->FindWorker(m->worker)) peer_of_worker_.push_back(it->second.get());
     owner_->LeaseGranted(shape, m->lease, m->worker, CoarseNowNs(), actions_, m->gpus);
+    NumberPeer(it->second.get());
     if (background_idle_) doorbell_->WakeBackground();
   } else if (auto* m = std::get_if<ActorChanged>(&message)) {
     auto state = static_cast<ActorState>(m->state);
+    owner_->ActorReported(*m, CoarseNowNs(), actions_);
     if (state == ActorState::kStarting || state == ActorState::kAlive) {
       auto it = workers_.find(m->worker);
       if (it == workers_.end()) return Fail("the node daemon named an actor's worker without a channel");
-      if (!owner_->FindWorker(m->worker)) peer_of_worker_.push_back(it->second.get());
-      owner_->ActorReported(*m, CoarseNowNs(), actions_);
-    } else {
-      owner_->ActorReported(*m, CoarseNowNs(), actions_);
+      NumberPeer(it->second.get());
     }
   } else if (auto* m = std::get_if<ActorAnswer>(&message)) {
     actor_answers_[m->request] = std::move(*m);
@@ -102,6 +99,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     std::string how = m->how.rfind("killed", 0) == 0 ? "was " + m->how : m->how;
     if (m->pid != 0) how = "(pid " + std::to_string(m->pid) + ") " + how;
     owner_->ProcessDied(m->process, how, CoarseNowNs(), actions_);
+    AbandonInquiries();
   } else if (auto* m = std::get_if<SegmentOpened>(&message)) {
     uint8_t& state = segment_states_[m->segment];
     if (fds.size() == 1 && reader_.Open(m->segment, std::move(fds[0])).ok()) {
@@ -135,6 +133,8 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     FutexWake(&front_events_);
   } else if (auto* m = std::get_if<AskState>(&message)) {
     Send(StateReport{.request = m->request, .report = ReportState(m->limit)});
+  } else if (auto* m = std::get_if<ShapeAnswer>(&message)) {
+    ShapeAnswered(m->request, m->fact);
   } else if (auto* m = std::get_if<Exit>(&message)) {
     if (executor_) {
       executor_->ExitWhenIdle(m->now != 0);
@@ -142,6 +142,15 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
       Fail("the node daemon ended the session");
     }
   }
+}
+
+// The owner numbers workers as it meets them; it need not meet the worker of an actor that it has let go.
+void Runtime::NumberPeer(Peer* peer) {
+  const LeasedWorker* worker = owner_->FindWorker(peer->process);
+  if (!worker) return;
+  const auto number = static_cast<size_t>(worker - owner_->workers().data());
+  if (peer_of_worker_.size() <= number) peer_of_worker_.resize(number + 1);
+  peer_of_worker_[number] = peer;
 }
 
 void Runtime::HandlePeerMessages(ProcessId from, std::string_view payload) {
@@ -175,6 +184,12 @@ void Runtime::HandlePeerMessages(ProcessId from, std::string_view payload) {
         owner_->ValueReceived(m.id, value, actions_);
         break;
       }
+      case PeerMessageKind::kAskWhy:
+        AnswerWhy(from, m.id, m.count);
+        break;
+      case PeerMessageKind::kWhy:
+        if (m.id.owner == from) WhyAnswered(m.count, m.id, m.bytes);
+        break;
     }
     if (!actions_.empty()) Perform();
   }

@@ -35,7 +35,7 @@ int64_t AbsoluteOrNever(int64_t deadline_ns) { return deadline_ns < 0 ? kNoDeadl
 // ---- waiting ------------------------------------------------------------------------------------------------------
 
 WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any,
-                               const std::function<bool()>& ready) {
+                               const std::function<bool()>& ready, Waiting* waiting) {
   bool polled = false;
   bool blocked = false;
   bool handed_back = false;
@@ -61,6 +61,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       outcome = WaitOutcome::kStopped;
       break;
     }
+    if (waiting && Look(*waiting, by_executor, &outcome)) break;
     if (by_executor && !blocked) {
       blocked = true;
       hand_back_at = NowNs() + kHandBackAfterNs;
@@ -72,6 +73,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
     if (handed_back) executor_->HandBackQueued();
     int64_t until = AbsoluteOrNever(deadline_ns);
     if (by_executor && !handed_back) until = std::min(until, hand_back_at);
+    if (waiting) until = std::min(until, waiting->report->look_at_ns);
     SleepOutcome slept = SleepOutcome::kWoken;
     if (!polling_ && !executor_idle_) {
       polling_ = polled = true;
@@ -103,13 +105,14 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       break;
     }
   }
+  if (waiting) EndLooking(*waiting);
   if (any) --any_waiters_;
   if (blocked) doorbell_->blocked().store(0);
   if (polled && !polling_) ArmBackground();
   return outcome;
 }
 
-WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadline_ns) {
+WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadline_ns, WaitReport* report) {
   std::unique_lock lock(mutex_);
   WaitOutcome outcome = WaitOutcome::kReady;
   // From the end: the last one is likely to be ready last, and then all others need no wake-up of their own.
@@ -119,7 +122,9 @@ WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadli
     owner_->Want(object, actions_);
     Perform();
     ++object->waiters;
-    outcome = WaitUntil(lock, deadline_ns, false, [object] { return object->resolved(); });
+    Waiting waiting{.objects = objects.first(i + 1), .wanted = i + 1, .deadline_ns = deadline_ns, .report = report};
+    outcome = WaitUntil(
+        lock, deadline_ns, false, [object] { return object->resolved(); }, report ? &waiting : nullptr);
     --object->waiters;
     if (outcome != WaitOutcome::kReady) break;
   }
@@ -127,7 +132,8 @@ WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadli
   return outcome;
 }
 
-WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns) {
+WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns,
+                             WaitReport* report) {
   std::unique_lock lock(mutex_);
   auto enough = [&] {
     size_t count = 0;
@@ -139,7 +145,8 @@ WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, in
   if (enough()) return WaitOutcome::kReady;
   for (Object* object : objects) owner_->Want(object, actions_);
   Perform();
-  auto outcome = WaitUntil(lock, deadline_ns, true, enough);
+  Waiting waiting{.objects = objects, .wanted = wanted, .deadline_ns = deadline_ns, .report = report};
+  auto outcome = WaitUntil(lock, deadline_ns, true, enough, report ? &waiting : nullptr);
   NotifyPeers(lock);
   return outcome;
 }

@@ -35,6 +35,7 @@
 #include "scheduling/resources.h"
 #include "wire/ids.h"
 #include "wire/messages.h"
+#include "wire/wait_facts.h"
 
 namespace weft::core {
 
@@ -172,6 +173,8 @@ class LocalScheduler {
   uint32_t max_unblocked_workers() const { return max_unblocked_workers_; }
   const ResourceLedger& free() const { return free_.amounts(); }
   size_t lease_count() const { return leases_.size(); }
+  // Who holds what of the resources in a shape; without the pids (scheduler_explain.cc).
+  ShapeFact Explain(const ResourceAmounts& shape) const;
 
   void CheckInvariants() const;
 

@@ -807,6 +807,23 @@ TEST(LocalScheduler, TheSameSeedGivesTheSameTrace) {
   EXPECT_EQ(traces[0], traces[1]);
 }
 
+TEST(LocalScheduler, SaysWhoHoldsWhatAShapeNeeds) {
+  const ResourceAmounts total{{"CPU", 4 * kResourceUnit}, {"press", kResourceUnit}};
+  const ResourceAmounts shape{{"CPU", kResourceUnit}, {"press", kResourceUnit}};
+  Transcript t(total);
+  t.Driver(1);
+  t.Worker(2);
+  t(LeasesRequested{ProcessId{1}, shape, 1, 0});
+  ShapeFact fact = t.scheduler.Explain(shape);
+  EXPECT_EQ(fact.total, total);
+  EXPECT_EQ(fact.free, (ResourceAmounts{{"CPU", 3 * kResourceUnit}}));
+  ASSERT_EQ(fact.holders.size(), 1u);
+  EXPECT_EQ(fact.holders[0].worker, ProcessId{2});
+  // Its CPU is not counted: it lends that when its task waits.
+  EXPECT_EQ(fact.holders[0].kept, (ResourceAmounts{{"press", kResourceUnit}}));
+  EXPECT_TRUE(t.scheduler.Explain(Cpus(1)).holders.empty());
+}
+
 TEST(Resources, ShapesFromOutsideAreChecked) {
   EXPECT_TRUE(IsValidShape({}));
   EXPECT_TRUE(IsValidShape({{"CPU", 1}, {"gpu", 5}}));

@@ -14,8 +14,6 @@ namespace weft::core {
 
 inline constexpr std::string_view kCpu = "CPU";
 inline constexpr std::string_view kGpu = "GPU";  // these have numbers: scheduling/free_resources.h
-// In bytes. Counted like any other resource; nothing enforces that a task takes no more.
-inline constexpr std::string_view kMemory = "memory";
 
 // Sorted by name, no name twice, every amount above zero and far below where sums could overflow.
 bool IsValidShape(const ResourceAmounts& shape);

@@ -115,6 +115,9 @@ Happening HappeningOf(const Message& message) {
       case PeerMessageKind::kCancelObject:
       case PeerMessageKind::kCancelTask:
         break;
+      case PeerMessageKind::kAskWhy:
+      case PeerMessageKind::kWhy:
+        break;  // nobody asks in the simulator
     }
   }
   if (std::holds_alternative<WorkerReady>(message)) return Happening::kWorkerReady;

@@ -306,6 +306,9 @@ void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
       owner.ValueReceived(m.id, value, actions_);
       break;
     }
+    case PeerMessageKind::kAskWhy:
+    case PeerMessageKind::kWhy:
+      break;
   }
 }
 

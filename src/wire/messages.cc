@@ -181,6 +181,14 @@ template <class V>
 void Fields(V& v, StateReport& m) {
   v(m.request, m.process, m.report);
 }
+template <class V>
+void Fields(V& v, AskShape& m) {
+  v(m.request, m.shape);
+}
+template <class V>
+void Fields(V& v, ShapeAnswer& m) {
+  v(m.request, m.fact);
+}
 
 struct Writing {
   ByteWriter& out;

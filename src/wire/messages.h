@@ -123,6 +123,10 @@ struct ActorConstructed {  // from its worker
 struct ActorExiting {  // from its worker: it ends itself, on purpose
   ObjectId actor;
 };
+struct AskShape {  // who holds what of the resources in this shape? answered by ShapeAnswer
+  uint64_t request = 0;
+  ResourceAmounts shape;
+};
 
 // ---- from the daemon to a process -------------------------------------------------------------------------------
 
@@ -181,7 +185,7 @@ struct WorkerOutput {
   int32_t pid = 0;
   uint8_t is_stderr = 0;
   std::string text;  // whole lines unless a line is longer than 64 kB
-  std::string name;  // of the actor's class; empty for a worker without one
+  std::string name;  // of the actor's class, or of the function if it is known; else empty
 };
 struct LeaseRefused {  // no worker can be had for this shape, ever
   ResourceAmounts shape;
@@ -216,6 +220,10 @@ struct ActorChanged {  // the channel to the worker was opened before
   AssignedGpus gpus;  // for its creator
   std::string why;    // kRestarting, kDead
   std::string error;  // kDead: the constructor's exception, if it was that
+};
+struct ShapeAnswer {
+  uint64_t request = 0;
+  std::string fact;  // ShapeFact (wait_facts.h)
 };
 
 // ---- observers: other programs of the same user that look at a session
@@ -278,7 +286,7 @@ using Message =
                  LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed,
                  ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged, PlaceActor, Observe,
-                 NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport>;
+                 NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape, ShapeAnswer>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -19,6 +19,9 @@ void EncodePeerMessage(const PeerMessage& message, std::string& out) {
     w.Bytes(message.bytes);
     w.Fixed(static_cast<uint32_t>(message.contained.size()));
     for (ObjectId id : message.contained) w.Fixed(id);
+  } else if (message.kind == PeerMessageKind::kAskWhy || message.kind == PeerMessageKind::kWhy) {
+    w.Fixed(message.count);
+    w.Bytes(message.bytes);
   }
   out += w.view();
 }
@@ -52,6 +55,11 @@ bool DecodePeerMessages(std::string_view payload, std::vector<PeerMessage>& out)
         for (uint32_t i = 0; i < count; ++i) message.contained.push_back(r.Fixed<ObjectId>());
         break;
       }
+      case PeerMessageKind::kAskWhy:
+      case PeerMessageKind::kWhy:
+        message.count = r.Fixed<uint64_t>();
+        message.bytes = r.Bytes();
+        break;
       default:
         return false;
     }

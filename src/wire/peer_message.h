@@ -1,5 +1,6 @@
-// What processes tell each other through the daemon (the payload of RouteTo and Routed): who borrows what, and the
-// values of borrowed objects. Several may share one payload. A payload that does not decode exactly is dropped whole.
+// What processes tell each other through the daemon (the payload of RouteTo and Routed): who borrows what, the
+// values of borrowed objects, and why something waits. Several may share one payload. A payload that does not decode
+// exactly is dropped whole.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@ enum class PeerMessageKind : uint8_t {
   kValue = 4,         // the answer; the sender owns `id`
   kCancelObject = 5,  // cancel the task that makes `id` of the receiver; `count`: 1 force, 2 recursive
   kCancelTask = 6,    // the receiver runs task `id.index` of the sender: cancel it; `count` likewise
+  kAskWhy = 7,        // why is `id` of the receiver pending; index 0: who waits there? `count` numbers the question
+  kWhy = 8,           // the answer; `bytes` is an ObjectFact or a ProcessFact (wait_facts.h)
 };
 
 struct PeerMessage {

@@ -152,7 +152,7 @@ def test_misuse_of_an_actor_class():
     with pytest.raises(AttributeError, match="did you mean 'method'"):
         actor_class.metod  # noqa: B018
     with pytest.raises(TypeError, match="num_returns=2"):
-        weft.method(lambda self: None)
+        weft.method(3)
     with pytest.raises(TypeError, match="methods of a class"):
         weft.method(num_returns=2)(Plain)
 

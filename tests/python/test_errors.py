@@ -369,3 +369,22 @@ def test_uncaught_error_ends_the_driver_readably(tmp_path):
     assert "raise ValueError(f'cannot do {x}')" in driver.stderr
     assert f'File "{script}", line 8, in <module>' in driver.stderr
     assert os.path.dirname(weft.__file__) not in driver.stderr
+
+
+def test_get_of_what_was_not_called_says_so():
+    @weft.remote
+    def f():
+        pass
+
+    @weft.remote
+    class Actor:
+        def method(self):
+            pass
+
+    assert repr(f).startswith("RemoteFunction(") and "f" in repr(f)
+    actor = Actor.remote()
+    for value in (f, actor.method):
+        with pytest.raises(TypeError, match=r"call it first: \.remote\(\.\.\.\)"):
+            weft.get(value)
+    with pytest.raises(TypeError, match="call one of its methods first"):
+        weft.get(actor)

@@ -43,6 +43,7 @@ def test_in_a_task(session):
             "is_worker": context.is_worker,
         }
 
+    weft.get([describe.remote() for _ in range(5)])
     ref = describe.remote()
     described = weft.get(ref)
     context = weft.get_runtime_context()

@@ -97,7 +97,7 @@ class Queue:
         return items
 
     def shutdown(self, force: bool = False, grace_period_s: float = 5.0) -> None:
-        """End the actor inside. Who waits for it, or calls it later, gets ActorDiedError.
+        """End the actor inside. Who waits for it, or calls it after its end, gets ActorDiedError.
 
         Calls that this process has made before are carried out first, for at most `grace_period_s` seconds; not so if
         `force`.

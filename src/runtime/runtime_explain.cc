@@ -1,0 +1,238 @@
+// Runtime: explaining. Finds out what a wait waits for and whether it can end, by asking the processes and the daemon
+// that know (WaitGraph says whom), and answers the same questions of others.
+//
+// A wait is looked at after 200 ms, so short ones pay nothing, and then with growing pauses. The thread that waits
+// begins an inquiry and goes on waiting; answers are taken in by the link thread, which also answers others, under the
+// lock and without the GIL. One inquiry of waiting threads at a time in each process.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "runtime/executor.h"
+#include "runtime/runtime.h"
+
+namespace weft::core {
+namespace {
+
+constexpr int64_t kMillisecondNs = 1'000'000;
+constexpr int64_t kFirstLookNs = 200 * kMillisecondNs;
+constexpr int64_t kFirstPauseNs = 400 * kMillisecondNs;
+constexpr int64_t kMaxPauseNs = 5'000 * kMillisecondNs;
+// While another thread of this process asks.
+constexpr int64_t kTurnNs = 20 * kMillisecondNs;
+// An inquiry without answer by then is given up: somebody is stopped, or busy beyond measure.
+constexpr int64_t kMaxInquiryNs = 2'000 * kMillisecondNs;
+// Who only waits for those in a circle leaves it to them to fail, for so long: one of them may recover.
+constexpr int64_t kOutsidePatienceNs = 400 * kMillisecondNs;
+constexpr int64_t kOutsidePauseNs = 100 * kMillisecondNs;
+constexpr size_t kMaxObjectsListed = 1000;
+
+}  // namespace
+
+bool Runtime::Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome) {
+  WaitReport& report = *waiting.report;
+  if (report.look_at_ns == 0) {
+    report.began_ns = CoarseNowNs();
+    report.look_at_ns = report.began_ns + kFirstLookNs;
+    report.pause_ns = kFirstPauseNs;
+    return false;
+  }
+  const int64_t now = NowNs();
+  const int64_t notice_at = report.noticed || notice_after_ns_ <= 0 ? INT64_MAX : report.began_ns + notice_after_ns_;
+  if (waiting.inquiry) {
+    Inquiry& inquiry = *waiting.inquiry;
+    if (!inquiry.done && now < inquiry.began_ns + kMaxInquiryNs) return false;
+    std::erase(inquiries_, &inquiry);
+    std::unique_ptr<Inquiry> ended = std::move(waiting.inquiry);
+    if (ended->done && ended->verdict.kind != WaitVerdict::Kind::kMayGoOn && waiting.deadline_ns < 0) {
+      if (report.stuck_since_ns == 0) report.stuck_since_ns = now;
+      bool unschedulable = ended->verdict.kind == WaitVerdict::Kind::kUnschedulable;
+      if (unschedulable || ended->verdict.in_circle || now - report.stuck_since_ns >= kOutsidePatienceNs) {
+        report.text = unschedulable ? "UnschedulableError\n" : "DeadlockError\nthis can never end: ";
+        report.text += ended->verdict.chain;
+        *outcome = WaitOutcome::kStuck;
+        return true;
+      }
+      report.look_at_ns = now + kOutsidePauseNs;
+      return false;
+    }
+    report.stuck_since_ns = 0;
+    if (now >= notice_at) {
+      report.noticed = true;
+      report.text = ended->done ? ended->graph->Line() : "it is not known what (nobody answered)";
+      *outcome = WaitOutcome::kNotice;
+      return true;
+    }
+    report.look_at_ns = std::min(now + report.pause_ns, notice_at);
+    report.pause_ns = std::min(report.pause_ns * 2, kMaxPauseNs);
+    return false;
+  }
+  if (now < report.look_at_ns) return false;
+  if (waiting.number == 0) {
+    waiting.number = ++last_wait_;
+    waiting.since_ns = report.began_ns;
+    waiting.task = std::make_unique<WaitFact>();
+    if (executor_) executor_->Describe(*waiting.task, by_executor);
+    waits_.push_back(&waiting);
+  }
+  if (waiting.deadline_ns > 0 && now < notice_at) {
+    report.look_at_ns = notice_at;  // it ends by itself: only worth a word
+    return false;
+  }
+  if (!inquiries_.empty()) {
+    report.look_at_ns = now + kTurnNs;
+    return false;
+  }
+  waiting.inquiry = std::make_unique<Inquiry>();
+  waiting.inquiry->began_ns = now;
+  report.look_at_ns = now + kMaxInquiryNs;
+  BeginPass(*waiting.inquiry, std::make_unique<WaitGraph>(self(), FactOf(waiting)));
+  // If nobody had to be asked, it is known already.
+  return waiting.inquiry->done && Look(waiting, by_executor, outcome);
+}
+
+void Runtime::EndLooking(Waiting& waiting) {
+  if (waiting.inquiry) std::erase(inquiries_, waiting.inquiry.get());
+  if (waiting.number != 0) std::erase(waits_, &waiting);
+}
+
+// ---- what this process knows --------------------------------------------------------------------------------------
+
+WaitFact Runtime::FactOf(const Waiting& waiting) const {
+  WaitFact fact = *waiting.task;
+  fact.wait = waiting.number;
+  fact.has_deadline = waiting.deadline_ns >= 0;
+  fact.for_ns = NowNs() - waiting.since_ns;
+  size_t resolved = 0;
+  for (Object* object : waiting.objects) {
+    if (object->resolved()) {
+      ++resolved;
+    } else if (fact.objects.size() < kMaxObjectsListed) {
+      fact.objects.push_back(object->id);
+    } else {
+      ++fact.more_objects;
+    }
+  }
+  fact.wanted = static_cast<uint32_t>(waiting.wanted - std::min(resolved, waiting.wanted));
+  return fact;
+}
+
+ProcessFact Runtime::FactOfSelf() const {
+  ProcessFact fact;
+  fact.process = self();
+  fact.pid = getpid();
+  if (executor_) fact.slots = executor_->Slots();
+  for (const Waiting* waiting : waits_) fact.waits.push_back(FactOf(*waiting));
+  return fact;
+}
+
+void Runtime::AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request) {
+  Drain();  // a reply that lies in a ring is known to who reads the answer
+  PeerMessage answer{.kind = PeerMessageKind::kWhy, .id = subject, .count = request};
+  if (subject.index == 0) {
+    answer.bytes = EncodeFact(FactOfSelf());
+  } else {
+    ObjectFact fact = owner_->Explain(subject);
+    fact.pid = getpid();
+    answer.bytes = EncodeFact(fact);
+  }
+  Route(asker, answer);
+}
+
+// ---- inquiries ----------------------------------------------------------------------------------------------------
+
+void Runtime::BeginPass(Inquiry& inquiry, std::unique_ptr<WaitGraph> graph) {
+  Drain();
+  inquiry.graph = std::move(graph);
+  inquiry.number = ++last_inquiry_;
+  inquiry.open = 0;
+  if (std::find(inquiries_.begin(), inquiries_.end(), &inquiry) == inquiries_.end()) inquiries_.push_back(&inquiry);
+  Continue(inquiry);
+}
+
+void Runtime::Continue(Inquiry& inquiry) {
+  for (;;) {
+    WaitQuestion question;
+    while (inquiry.graph->NextQuestion(&question)) {
+      if (question.kind == WaitQuestion::Kind::kShape) {
+        ++inquiry.open;
+        Send(AskShape{.request = inquiry.number, .shape = question.shape});
+      } else if (question.object.owner != self()) {
+        ++inquiry.open;
+        Route(question.object.owner,
+              {.kind = PeerMessageKind::kAskWhy, .id = question.object, .count = inquiry.number});
+      } else if (question.kind == WaitQuestion::Kind::kProcess) {
+        inquiry.graph->Answer(FactOfSelf());
+      } else {
+        ObjectFact fact = owner_->Explain(question.object);
+        fact.pid = getpid();
+        inquiry.graph->Answer(std::move(fact));
+      }
+    }
+    if (inquiry.open > 0 || inquiry.done) return;
+    inquiry.verdict = inquiry.graph->Judge(inquiry.second ? &inquiry.proof : nullptr);
+    if (inquiry.verdict.kind != WaitVerdict::Kind::kStuck || inquiry.second) {
+      inquiry.done = true;
+      return;
+    }
+    // Once more, from the same beginning: only what is seen twice counts.
+    inquiry.second = true;
+    inquiry.proof = std::move(inquiry.verdict.proof);
+    inquiry.number = ++last_inquiry_;
+    Drain();
+    inquiry.graph = std::make_unique<WaitGraph>(inquiry.graph->Again());
+  }
+}
+
+void Runtime::WhyAnswered(uint64_t request, ObjectId subject, std::string_view bytes) {
+  for (Inquiry* inquiry : inquiries_) {
+    if (inquiry->number != request || inquiry->open == 0) continue;
+    --inquiry->open;
+    if (subject.index == 0) {
+      ProcessFact fact;
+      if (DecodeFact(bytes, fact) && fact.process == subject.owner) inquiry->graph->Answer(std::move(fact));
+    } else {
+      ObjectFact fact;
+      if (DecodeFact(bytes, fact) && fact.id == subject) inquiry->graph->Answer(std::move(fact));
+    }
+    return Continue(*inquiry);
+  }
+}
+
+void Runtime::ShapeAnswered(uint64_t request, std::string_view bytes) {
+  for (Inquiry* inquiry : inquiries_) {
+    if (inquiry->number != request || inquiry->open == 0) continue;
+    --inquiry->open;
+    ShapeFact fact;
+    if (DecodeFact(bytes, fact)) inquiry->graph->Answer(std::move(fact));
+    return Continue(*inquiry);
+  }
+}
+
+void Runtime::AbandonInquiries() {
+  for (Inquiry* inquiry : inquiries_) {
+    if (inquiry->done) continue;
+    inquiry->graph->Judge(nullptr);  // for its words; what was not answered counts as able to go on
+    inquiry->verdict = WaitVerdict();
+    inquiry->done = true;
+  }
+}
+
+std::string Runtime::Explain(Object* object) {
+  std::unique_lock lock(mutex_);
+  Inquiry inquiry;
+  inquiry.began_ns = NowNs();
+  BeginPass(inquiry, std::make_unique<WaitGraph>(object->id));
+  WaitUntil(lock, inquiry.began_ns + kMaxInquiryNs, false, [&] { return inquiry.done; });
+  std::erase(inquiries_, &inquiry);
+  if (!inquiry.done) inquiry.graph->Judge(nullptr);
+  std::string text = inquiry.graph->Text();
+  if (inquiry.done && inquiry.verdict.kind == WaitVerdict::Kind::kStuck) {
+    text += "\nthis can never end: " + inquiry.verdict.chain;
+  }
+  NotifyPeers(lock);
+  return text;
+}
+
+}  // namespace weft::core

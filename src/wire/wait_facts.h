@@ -1,0 +1,100 @@
+// What one process (or the daemon) knows about why something waits, as it travels to whoever asked: the answers to the
+// questions of a WaitGraph (src/runtime/wait_graph.h), which also says what follows from them.
+//
+// Facts are input to who receives them: decoding answers false for anything that is not exactly one fact.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "wire/ids.h"
+#include "wire/messages.h"
+
+namespace weft::core {
+
+// Why an object is not there, by its owner.
+enum class ObjectState : uint8_t {
+  kUnknown = 0,    // no such object here, or nothing is known of who makes it
+  kThere = 1,      // it has a value, or an error
+  kArguments = 2,  // its task waits for `objects`
+  kReady = 3,      // its task waits for a worker with `shape`
+  kPushed = 4,     // its task was given to `worker`
+  kBehind = 5,     // its task is an actor call that must wait until `front`, an earlier one, has got `objects`
+  kForActor = 6,   // its task is an actor call, and objects[0], the actor, is not there
+  kPlacing = 7,    // it is an actor's handle, and the actor waits for a worker with `shape`
+};
+
+struct ObjectFact {
+  ObjectId id;
+  ObjectState state = ObjectState::kUnknown;
+  int32_t pid = 0;     // of the owner
+  uint64_t task = 0;   // the owner's handle of it
+  uint64_t stamp = 0;  // differs whenever the task was given to a worker in between
+  std::string name;    // of the task
+  std::vector<ObjectId> objects;
+  uint32_t more_objects = 0;  // that are not listed
+  ResourceAmounts shape;
+  ProcessId worker;
+  uint8_t is_call = 0;   // to an actor: it stays in the worker's queue while the actor is busy
+  uint8_t is_actor = 0;  // it is an actor's handle, and `name` the class
+  std::string group;     // kPushed, is_call: the concurrency group
+  uint32_t ahead = 0;    // kPushed: tasks of this owner that the worker was given before and that have not ended
+  std::string front;     // kPushed: the name of the first of those; kBehind: of the call that it waits behind
+};
+
+// A thread that waits in get or wait.
+struct WaitFact {
+  uint64_t wait = 0;              // never the same twice in one process
+  uint64_t execution = 0;         // the run of a task that waits; never the same twice; 0: not a task's thread
+  ProcessId submitter;            // of that task
+  uint64_t task = 0;              // the submitter's handle of it
+  std::string name;               // of the task
+  std::string group;              // whose slot it occupies
+  uint8_t has_deadline = 0;       // ends by itself
+  uint32_t wanted = 0;            // how many of the objects, or more, it needs
+  uint32_t more_objects = 0;      // that are not listed; it waits for all of them if it waits for all of those listed
+  int64_t for_ns = 0;             // how long it has waited
+  std::vector<ObjectId> objects;  // without a value when this was written
+};
+
+// How many tasks or calls a process runs at once. A plain worker has one slot, for whatever group.
+inline const std::string kAllGroups = "*";
+struct SlotFact {
+  std::string group;
+  uint32_t slots = 0;
+};
+
+struct ProcessFact {
+  ProcessId process;
+  int32_t pid = 0;
+  std::vector<SlotFact> slots;
+  std::vector<WaitFact> waits;  // those that have lasted a while; others count as running
+};
+
+// Who holds what of the resources in a shape.
+struct HolderFact {
+  LeaseId lease;
+  ProcessId worker;
+  int32_t pid = 0;
+  ResourceAmounts kept;  // also while its task waits: CPUs are lent
+  std::string actor;     // "actor Counter", if it is one
+};
+
+struct ShapeFact {
+  ResourceAmounts shape;
+  ResourceAmounts total;  // of the resources in the shape
+  ResourceAmounts free;   // of them; what is over-committed is left out
+  uint32_t starting = 0;  // workers that are being started
+  std::vector<HolderFact> holders;
+};
+
+std::string EncodeFact(const ObjectFact& fact);
+std::string EncodeFact(const ProcessFact& fact);
+std::string EncodeFact(const ShapeFact& fact);
+bool DecodeFact(std::string_view bytes, ObjectFact& fact);
+bool DecodeFact(std::string_view bytes, ProcessFact& fact);
+bool DecodeFact(std::string_view bytes, ShapeFact& fact);
+
+}  // namespace weft::core

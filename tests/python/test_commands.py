@@ -1,0 +1,252 @@
+"""`weft list`, `summary`, `status`, `logs`, `stack`, `timeline`, as a person calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import weft
+from helpers import hold, wait_until
+from weft import _core, _observe
+
+# The console script is one import and one call.
+WEFT = [sys.executable, "-c", "import sys; from weft._cli import main; sys.exit(main())"]
+
+
+def weft_command(*arguments, check=True):
+    result = subprocess.run([*WEFT, *arguments], capture_output=True, text=True, timeout=60)
+    if check:
+        assert result.returncode == 0, result.stderr
+    return result
+
+
+@weft.remote
+def waits_here(path):
+    print("before the gate", flush=True)
+    hold(path)
+
+
+@weft.remote
+def sleeps_here(path):
+    open(path, "w").close()
+    time.sleep(600)
+
+
+@pytest.fixture
+def own(no_session):
+    """A session, and the option that chooses it: other tests may have sessions too."""
+    weft.init(num_cpus=2)
+    return ["--session", str(os.getpid())]
+
+
+def test_list(own, gate):
+    ref = waits_here.remote(gate.path)
+    command = ["list", "tasks", "--filter", "state=RUNNING", "--json", *own]
+    wait_until(lambda: json.loads(weft_command(*command).stdout) != [])
+    (row,) = json.loads(weft_command(*command).stdout)
+    assert (row["name"], row["task_id"]) == ("waits_here", ref.hex())
+    table = weft_command("list", "tasks", *own).stdout
+    assert table.split()[0] == "TASK_ID" and "waits_here" in table and "RUNNING" in table
+    for what in ("objects", "workers", "nodes"):
+        rows = json.loads(weft_command("list", what, "--json", *own).stdout)
+        assert rows, what
+        assert len(weft_command("list", what, *own).stdout.splitlines()) == len(rows) + 1
+    assert weft_command("list", "actors", *own).stdout == ""
+    gate.open()
+    weft.get(ref)
+
+
+def test_summary_and_status(own, gate):
+    ref = waits_here.remote(gate.path)
+    wait_until(lambda: "waits_here: 1 RUNNING" in weft_command("summary", *own).stdout)
+    assert json.loads(weft_command("summary", "--json", *own).stdout)["tasks"]["waits_here"]
+    status = weft_command("status").stdout
+    assert f"driver {os.getpid()}" in status and "CPU: 1 of 2 in use" in status
+    assert any(node["driver_pid"] == os.getpid() for node in json.loads(weft_command("status", "--json").stdout))
+    gate.open()
+    weft.get(ref)
+
+
+def test_logs(own, gate, capfd):
+    ref = waits_here.remote(gate.path)
+    wait_until(lambda: "before the gate" in weft_command("logs", *own).stdout)
+    (worker,) = [row for row in weft.state.list_workers() if row["running"]]
+    text = weft_command("logs", str(worker["pid"]), *own).stdout
+    assert text == f"(worker pid={worker['pid']}) before the gate\n"
+    assert weft_command("logs", "1", *own, check=False).returncode == 1
+    gate.open()
+    weft.get(ref)
+
+
+def test_logs_are_bounded(own):
+    @weft.remote
+    def talk():
+        for i in range(20_000):
+            print(f"line {i}")
+        return os.getpid()
+
+    pid = weft.get(talk.remote())
+    wait_until(lambda: "line 19999\n" in weft_command("logs", str(pid), *own).stdout)
+    text = weft_command("logs", str(pid), *own).stdout
+    assert "line 0\n" not in text
+    seen = _observe.observe(_observe.OUTPUT)
+    assert 1000 < sum(len(text) for _, _, _, text in seen["output"]) <= 16 * 1024
+
+
+def test_stack_of_a_sleeping_worker_and_of_the_driver(own, tmp_path):
+    path = str(tmp_path / "sleeping")
+    ref = sleeps_here.remote(path)
+    wait_until(lambda: os.path.exists(path))
+    for _ in range(3):  # and it is none the worse for it
+        text = weft_command("stack", *own).stdout
+        assert "in sleeps_here" in text
+        assert f"---- driver pid={os.getpid()}" in text
+        assert "in test_stack_of_a_sleeping_worker_and_of_the_driver" in text
+    assert not _core.is_ready(ref)
+    (worker,) = [row for row in weft.state.list_workers() if row["running"]]
+    text = weft_command("stack", str(worker["pid"]), *own).stdout
+    assert "in sleeps_here" in text and "driver" not in text
+    assert weft_command("stack", "1", *own, check=False).returncode == 1
+
+
+def test_a_stopped_process_does_not_keep_others_from_answering(own, gate):
+    refs = [waits_here.remote(gate.path) for _ in range(2)]
+    wait_until(lambda: sum(bool(row["running"]) for row in weft.state.list_workers()) == 2)
+    stopped = next(row["pid"] for row in weft.state.list_workers() if row["running"])
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        assert len(json.loads(weft_command("list", "tasks", "--json", *own).stdout)) == 2
+        text = weft_command("stack", *own).stdout
+        assert "did not answer" in text and "in waits_here" in text
+    finally:
+        os.kill(stopped, signal.SIGCONT)
+    gate.open()
+    weft.get(refs)
+
+
+def test_timeline(own, tmp_path):
+    weft.get([weft.remote(lambda: 1).options(name="one").remote() for _ in range(3)])
+    path = tmp_path / "trace.json"
+    assert weft_command("timeline", "-o", str(path), *own).stdout.strip() == str(path)
+    assert sum(event["name"] == "one" for event in json.loads(path.read_text())) == 3
+    page = tmp_path / "trace.html"
+    weft_command("timeline", "-o", str(page), *own)
+    assert "<canvas" in page.read_text()
+    assert weft_command("timeline", "-o", "/nonexistent/x.json", *own, check=False).returncode == 1
+
+
+def test_no_session_is_a_clear_message(no_session):
+    result = weft_command("list", "tasks", "--session", "1", check=False)
+    assert result.returncode == 1
+    assert "weft status" in result.stderr
+    if not _observe.sessions():
+        for command in (["list", "tasks"], ["summary"], ["status"], ["logs"], ["stack"], ["timeline"]):
+            result = weft_command(*command, check=False)
+            assert (result.returncode, result.stdout) == (1, "")
+            assert "no session" in result.stderr and "weft.init()" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["list"],
+        ["list", "things"],
+        ["list", "tasks", "--nonsense"],
+        ["list", "tasks", "--limit", "many"],
+        ["list", "tasks", "--filter", "state"],
+        ["list", "tasks", "--session"],
+        ["summary", "x"],
+        ["stack", "abc"],
+    ],
+)
+def test_wrong_usage(own, arguments):
+    result = weft_command(*arguments, check=False)
+    assert result.returncode == 2, result.stderr
+    assert "usage: weft" in result.stderr
+
+
+def test_help():
+    for command in ("list", "summary", "status", "logs", "stack", "timeline"):
+        assert weft_command(command, "--help").stdout.startswith(f"usage: weft {command}")
+        assert f"  {command} " in weft_command("--help").stdout
+
+
+def test_nothing_is_left_behind(no_session):
+    program = (
+        "import weft, os; weft.init(num_cpus=1); print(weft._core.node_pid(), flush=True); os.kill(os.getpid(), 9)"
+    )
+    daemon = int(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60).stdout)
+    wait_until(lambda: daemon not in [session.pid for session in _observe.sessions()])
+
+
+# ---- the way in ------------------------------------------------------------------------------------------------------
+
+
+def connect():
+    observer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    observer.connect(f"\0weft-session-{os.geteuid()}-{_core.node_pid()}")
+    observer.settimeout(10)
+    return observer
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [b"\xff" * 64, b"\0" * 64, b"GET / HTTP/1.1\r\n\r\n", b"\x02\0\0\0\x0c\0", b"\x0e\0\0\0\x26\0" + b"\xff" * 12],
+    ids=["ones", "zeros", "http", "farewell", "another version"],
+)
+def test_nonsense_ends_only_its_connection(own, nonsense):
+    with connect() as observer:
+        observer.sendall(nonsense)
+        assert observer.recv(1) == b"", "the daemon closes it"
+    assert weft.state.list_nodes()
+    assert weft.get(weft.remote(lambda: 5).remote()) == 5
+
+
+def test_idle_connections_make_room_for_new_ones(own):
+    idle = [connect() for _ in range(50)]
+    assert weft.state.list_nodes()
+    assert weft.get(weft.remote(lambda: 5).remote()) == 5
+    for observer in idle:
+        observer.close()
+
+
+def test_others_are_not_let_in(own):
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    program = f"""
+import os
+from weft import _core
+_core.observe(0, {_core.node_pid()}, 0, 0, 10.0)["node"]["daemon_pid"]
+os.setgid(65534); os.setuid(65534)
+try:
+    print(_core.observe(0, {_core.node_pid()}, 0, 0, 10.0))
+except ValueError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert "the node daemon" in result.stdout and "{" not in result.stdout, result.stderr
+
+
+def test_an_impostor_is_recognised(own):
+    if os.geteuid() != 0:
+        pytest.skip("only root can become somebody else")
+    # Somebody else listens under the name of a daemon of ours that does not exist.
+    program = """
+import os, socket, sys
+os.setgid(65534); os.setuid(65534)
+s = socket.socket(socket.AF_UNIX)
+s.bind("\\0weft-session-0-4194300"); s.listen(1)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as impostor:
+        assert impostor.stdout.readline() == b"ready\n"
+        with pytest.raises(ValueError, match="another user"):
+            _core.observe(0, 4194300, 0, 0, 1.0)
+        impostor.stdin.close()
