@@ -273,7 +273,14 @@ def test_tables(session):
     assert client["ClientID"] == node["NodeID"] and client["IsInsertion"]
     ref = ray.put(1)
     table = ray.global_state.object_table(ref)
-    assert table["ObjectID"] == ref.hex()
+    assert table["object_id"] == ref.hex()
+    assert ref.hex() in ray.global_state.object_table()
+    assert ray.global_state.object_table("0" * 32) == {}
+    counter = Counter.remote()
+    ray.get(counter.add.remote())
+    assert any(row["class_name"] == "Plain" for row in ray.global_state.actors().values())
+    assert len(ray.global_state.task_table()) >= 1 and len(ray.global_state.workers()) >= 2
+    assert isinstance(ray.timeline(), list)
 
 
 def test_2018(no_session):

@@ -23,16 +23,6 @@ def task_timeline(path=None) -> None:
         print(f"the timeline of all tasks so far: {path}")
 
 
-class _Page:
-    """What a notebook shows as it is: IPython's HTML would advise against the frame."""
-
-    def __init__(self, html: str):
-        self._html = html
-
-    def _repr_html_(self) -> str:
-        return self._html
-
-
 def _show_in_notebook(path: str) -> bool:
     """Whether this is a notebook, and the page now shows in it."""
     import sys
@@ -43,16 +33,11 @@ def _show_in_notebook(path: str) -> bool:
         return False
     import base64
 
-    from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
+    from IPython.display import IFrame, display  # type: ignore[import-not-found,unused-ignore]
 
     with open(path, "rb") as file:
         page = base64.b64encode(file.read()).decode()
     # In a frame of its own: the page's styles and scripts are not the notebook's. As data, because a notebook's server
     # does not serve files from elsewhere.
-    display(
-        _Page(
-            f'<iframe src="data:text/html;base64,{page}" width="100%" height="{_HEIGHT}" style="border:0" '
-            f'title="timeline"></iframe>'
-        )
-    )
+    display(IFrame(f"data:text/html;base64,{page}", "100%", _HEIGHT))
     return True
