@@ -174,6 +174,33 @@ TEST(Value, WhatPythonRepeatsIsReadAgain) {
   EXPECT_EQ(FromBytes<std::vector<std::string>>(bytes), (std::vector<std::string>{"ab", "ab", "ab"}));
 }
 
+TEST(Value, IntegersOfPythonThatFitNowhereAreOutOfRange) {
+  // 2**64 and -2**63 - 1, as Python writes them.
+  for (const auto& bytes : {std::string("\x05\x09\0\0\0\0\0\0\0\0\0\0\0\x01", 14),
+                            std::string("\x05\x09\0\0\0\xff\xff\xff\xff\xff\xff\xff\x7f\xff", 14)}) {
+    EXPECT_THROW(FromBytes<uint64_t>(bytes), weft::ValueTypeError);
+    EXPECT_THROW(FromBytes<int64_t>(bytes), weft::ValueTypeError);
+  }
+}
+
+TEST(Value, SetsOfPythonAreNamed) {
+  for (const auto& bytes : {std::string("\x11\0\0\0\0", 5), std::string("\x12\0\0\0\0", 5)}) {
+    try {
+      FromBytes<std::vector<int>>(bytes);
+      FAIL();
+    } catch (const weft::ValueTypeError& error) {
+      EXPECT_NE(std::string(error.what()).find("a set"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(Value, AReferenceThatPythonRepeatsIsReadWhole) {
+  // Without a session there is no object to be found, but the bytes must fit exactly.
+  std::string bytes("\x10", 1);
+  bytes.append(16, 1);
+  EXPECT_THROW(FromBytes<weft::Ref<int>>(bytes + std::string(3, 0)), weft::ValueTypeError);
+}
+
 struct Node {
   std::vector<Node> children;
 };

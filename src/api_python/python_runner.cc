@@ -1,9 +1,11 @@
 #include "api_python/python_runner.h"
 
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 
 #include "api_python/actor.h"
 #include "api_python/buffers.h"
@@ -472,6 +474,7 @@ void PythonRunner::Interrupt(uint64_t execution) {
   if (!mode_.concurrent) {
     interrupt_.store(execution);
     pthread_kill(main_thread_, InterruptSignal());
+    std::thread([this, execution] { SignalUntilTaken(execution); }).detach();
     return;
   }
   {
@@ -480,6 +483,15 @@ void PythonRunner::Interrupt(uint64_t execution) {
     any_to_cancel_.store(true, std::memory_order_release);
   }
   executor_->Wake();
+}
+
+// A signal that comes just before the main thread begins to sleep in a system call does not end that sleep: again.
+void PythonRunner::SignalUntilTaken(uint64_t execution) {
+  while (interrupt_.load() == execution && running_.load() == execution) {
+    timespec pause{0, 10'000'000};
+    nanosleep(&pause, nullptr);
+    if (interrupt_.load() == execution) pthread_kill(main_thread_, InterruptSignal());
+  }
 }
 
 bool PythonRunner::TakeInterrupt() {

@@ -77,6 +77,7 @@ class PythonRunner final : public core::TaskRunner {
   void Fail(PythonCall& call, core::TaskOutcome& outcome);
   bool RunAgain(PythonCall& call, core::TaskOutcome& outcome);  // a retryable exception of an actor's call
   void StartOnLoop(core::Execution& execution);
+  void SignalUntilTaken(uint64_t execution);
   void TakeCancels();
 
   Runtime& runtime_;

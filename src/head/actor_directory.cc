@@ -152,7 +152,7 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
 void ActorDirectory::Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out) {
   auto found = actors_.find(event.actor);
   if (event.actor.owner != event.from) {
-    out.emplace_back(RefuseSender{event.from, "spoke for an actor of another process"});
+    out.emplace_back(RefuseSender{event.from, "spoke for an actor that it did not create"});
     return;
   }
   if (found == actors_.end() || !found->second.deferred || found->second.ending != Ending::kNo) return;

@@ -48,6 +48,10 @@ struct ActorsListed {
   ProcessId from;
   ListActors message;
 };
+struct ActorArgumentsCame {  // a deferred one: what its constructor needs is there
+  ProcessId from;
+  ObjectId actor;
+};
 struct ActorWatched {
   ProcessId from;
   ObjectId actor;
@@ -180,10 +184,12 @@ class ActorDirectory {
   struct Actor {
     ActorState state = ActorState::kPending;
     Ending ending = Ending::kNo;
+    bool deferred = false;  // its creator will say when it can be placed
     bool creator_lives = true;
     bool detached = false;
     bool has_name = false;      // still
     bool kill_asked = false;    // with restart
+    bool deferred = false;      // no worker is wanted before its arguments are there
     uint32_t incarnation = 0;   // workers it has had
     int32_t restarts_left = 0;  // -1: any number
     uint32_t restarts = 0;

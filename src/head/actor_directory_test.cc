@@ -257,7 +257,7 @@ TEST(ActorDirectory, ADeferredActorWaitsForItsCreatorsWord) {
     message.actor = t.Id(1, index);
     EXPECT_EQ(t(ActorCreated{ProcessId{1}, message}), "");
   }
-  EXPECT_EQ(t(ActorArgumentsCame{ProcessId{2}, t.Id(1, 5)}), "refuse 2: spoke for an actor of another process");
+  EXPECT_EQ(t(ActorArgumentsCame{ProcessId{2}, t.Id(1, 5)}), "refuse 2: spoke for an actor that it did not create");
   EXPECT_EQ(t(ActorArgumentsCame{ProcessId{1}, t.Id(1, 5)}), "want 1.5");
   EXPECT_EQ(t(ActorArgumentsCame{ProcessId{1}, t.Id(1, 5)}), "");
   EXPECT_EQ(t.Kill(1, 1, 6), "tell 1: 1.6 is dead (actor without a class was killed on request)");

@@ -394,7 +394,7 @@ void NodeDaemon::Handle(Process& process, AskShape& message) {
   ShapeFact fact = scheduler_->Explain(message.shape);
   for (HolderFact& holder : fact.holders) {
     if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;
-    if (std::string name = directory_.NameOf(holder.worker); name != "worker") holder.actor = std::move(name);
+    if (std::string name = directory_.ClassOf(holder.worker); !name.empty()) holder.actor = "actor " + name;
   }
   Send(process, ShapeAnswer{message.request, EncodeFact(fact)});
 }
@@ -950,6 +950,9 @@ void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string tex
     if (output.name.empty() && process->events) {
       output.name = RecentFunction(process->events->get(), NowNs() - kOutputDelayNs);
     }
+    // Names are the user's: one line, and not the longer part of it.
+    if (output.name.size() > 80) output.name.resize(80);
+    for (char& c : output.name) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     process->output[is_stderr ? 1 : 0].Append(output.text);
   }
   Send(*driver, output);

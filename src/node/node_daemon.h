@@ -111,6 +111,7 @@ class NodeDaemon {
   void Handle(Process& process, FreeObjects& message);
   void Handle(Process& process, Farewell& message);
   void Handle(Process& process, CreateActor& message);
+  void Handle(Process& process, PlaceActor& message);
   void Handle(Process& process, LookupActor& message);
   void Handle(Process& process, ListActors& message);
   void Handle(Process& process, WatchActor& message);

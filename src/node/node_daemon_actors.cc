@@ -15,6 +15,10 @@ void NodeDaemon::Handle(Process& process, CreateActor& message) {
   directory_.Handle(ActorCreated{process.id, std::move(message)}, directory_actions_);
 }
 
+void NodeDaemon::Handle(Process& process, PlaceActor& message) {
+  directory_.Handle(ActorArgumentsCame{process.id, message.actor}, directory_actions_);
+}
+
 void NodeDaemon::Handle(Process& process, LookupActor& message) {
   directory_.Handle(ActorLookedUp{process.id, std::move(message)}, directory_actions_);
 }

@@ -602,6 +602,7 @@ void Owner::PushRefused(uint64_t task_handle, int64_t now_ns, Actions& out) {
   if (!task || task->state != TaskState::kPushed) return;
   // Until its next result; if it owes none (its channel is full of what was revoked), until Tick.
   workers_[task->worker].full = true;
+  workers_[task->worker].full_since_ns = now_ns;
   TakeBack(task, out);
   Retry(task, out);
   Settle(out);
@@ -749,7 +750,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   if (worker.recalled && worker.pushed.size == 0) ReturnLease(worker, out);
   // Refill in batches: not before half of the worker's queue is done.
   if (worker.actor) {
-    if (worker.actor->queue.first && (worker.pushed.size <= max_pushed / 2 || handed_back)) MarkDirty(worker.actor);
+    if (worker.actor->queue.first && (worker.pushed.size <= max_pushed_calls / 2 || handed_back)) MarkDirty(worker.actor);
     return Settle(out);
   }
   Shape& shape = shapes_[worker.shape];
@@ -896,7 +897,8 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
 void Owner::Tick(int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
   for (LeasedWorker& worker : workers_) {
-    if (worker.actor && worker.full && worker.pushed.size == 0 && now_ns - worker.idle_since_ns >= kPushAgainNs) {
+    // Its calls may run for long; meanwhile it reads on.
+    if (worker.actor && worker.full && now_ns - worker.full_since_ns >= kPushAgainNs) {
       worker.full = false;
       MarkDirty(worker.actor);
     }
@@ -924,7 +926,7 @@ int64_t Owner::NextTick() const {
     if (next == 0 || at < next) next = at;
   };
   for (const LeasedWorker& worker : workers_) {
-    if (worker.actor && worker.full && worker.pushed.size == 0) consider(worker.idle_since_ns + kPushAgainNs);
+    if (worker.actor && worker.full) consider(worker.full_since_ns + kPushAgainNs);
     if (!worker.leased || worker.pushed.size > 0) continue;
     consider(worker.idle_since_ns + (worker.full ? std::min(kPushAgainNs, lease_idle_ns) : lease_idle_ns));
   }
@@ -962,7 +964,8 @@ size_t Owner::RepliesUntilWanted(const LeasedWorker& worker) const {
     }
   }
   const bool more = worker.actor ? worker.actor->queue.first != nullptr : shapes_[worker.shape].ready.first != nullptr;
-  if (more && count > max_pushed / 2) return count - max_pushed / 2;
+  const size_t half = (worker.actor ? max_pushed_calls : max_pushed) / 2;
+  if (more && count > half) return count - half;
   return count;
 }
 

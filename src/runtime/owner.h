@@ -188,6 +188,7 @@ struct LeasedWorker {
   Actor* actor = nullptr;  // whose worker it is; such a worker is never leased
   AssignedGpus gpus;
   int64_t idle_since_ns = 0;
+  int64_t full_since_ns = 0;
 };
 
 // An actor as a process knows it that calls it. In the list of its handle object, and dies with that.
@@ -397,6 +398,8 @@ class Owner {
   Faults faults;
   // A worker's channel holds at most this many tasks of ours: enough to hide the round trip, few enough to move.
   size_t max_pushed = 256;
+  // An actor's calls can run nowhere else, and a thousand of them may run at once.
+  size_t max_pushed_calls = 4096;
   int64_t lease_idle_ns = 100'000'000;
 
  private:

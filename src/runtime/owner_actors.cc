@@ -118,7 +118,7 @@ void Owner::PumpActor(Actor* actor, Actions& out) {
   if (actor->worker < 0 || actor->killed || actor->incarnation == actor->killed_incarnation) return;
   for (Task* task = actor->queue.first; task;) {
     LeasedWorker& worker = workers_[actor->worker];
-    if (worker.dead || worker.full || worker.pushed.size >= max_pushed) return;
+    if (worker.dead || worker.full || worker.pushed.size >= max_pushed_calls) return;
     Task* next = task->next;
     if (task->unresolved > 0) {
       if (!actor->out_of_order || task->what->kind == TemplateKind::kCreation) return;

@@ -123,6 +123,11 @@ void Runtime::Stop() {
     background_thread_.join();
     // The daemon sends the workers' last output and closes; the link thread reads until then.
     if (is_worker_) ::shutdown(socket_.get(), SHUT_RDWR);
+    // A daemon that does not end is killed, and then the link thread reads the end.
+    if (daemon_pid_ > 0) {
+      WaitForChild(daemon_pid_, NowNs() + kLeaveNs);
+      daemon_pid_ = -1;
+    }
     link_thread_.join();
   }
   if (socket_.valid()) ::shutdown(socket_.get(), SHUT_RDWR);

@@ -560,9 +560,9 @@ def test_a_name_is_free_again_after_a_failed_constructor():
 
 
 def test_unknown_names():
-    with pytest.raises(ValueError, match="'nobody'"):
+    with pytest.raises(ValueError, match='"nobody"'):
         weft.get_actor("nobody")
-    with pytest.raises(ValueError, match="'nobody'"):
+    with pytest.raises(ValueError, match='"nobody"'):
         weft.get_actor("nobody", namespace="nowhere")
 
 

@@ -237,3 +237,37 @@ def test_a_million_lines_of_an_actor_do_not_hold_up_the_driver():
     printed = lines(driver.stdout)
     assert len(printed) == 1_000_000
     assert printed == [str(i) for i in range(1_000_000)]
+
+
+def test_the_origin_is_the_actor_or_the_function(tmp_path):
+    driver = run_driver(
+        """
+        import sys, time, os, weft
+        weft.init(num_cpus=1)
+
+        @weft.remote
+        class Counter:
+            def say(self):
+                print("from an actor")
+
+        @weft.remote(num_cpus=0)
+        def speak(path):
+            print("from a task")
+            while not os.path.exists(path): time.sleep(0.005)
+
+        class Watch:
+            def __init__(self, out): self.out = out
+            def write(self, text):
+                if "from a task" in text: open(sys.argv[1], "w").close()
+                self.out.write(text)
+            def flush(self): self.out.flush()
+        sys.stdout = Watch(sys.stdout)
+        weft.get(Counter.remote().say.remote())
+        weft.get(speak.remote(sys.argv[1]), timeout=30)
+        weft.get(speak.options(name="two\\nlines").remote(sys.argv[1]), timeout=30)
+        """,
+        arguments=[str(tmp_path / "seen")],
+    )
+    assert re.search(r"^\(Counter pid=\d+\) from an actor$", driver.stdout, re.M), driver.stdout
+    assert re.search(r"^\(speak pid=\d+\) from a task$", driver.stdout, re.M), driver.stdout
+    assert len(driver.stdout.splitlines()) == 3, driver.stdout

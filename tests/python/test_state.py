@@ -147,3 +147,48 @@ def test_many_objects_are_cut_and_not_refused(fresh):
 def test_without_a_session(no_session):
     with pytest.raises(weft.WeftError, match="init"):
         state.list_tasks()
+
+
+@weft.remote
+class Counter:
+    def __init__(self):
+        self.count = 0
+
+    def increment(self):
+        self.count += 1
+        print("counting", flush=True)
+        return self.count
+
+    def wait(self, path):
+        hold(path)
+
+
+def actors():
+    return {row["actor_id"]: row for row in state.list_actors(limit=10_000)}
+
+
+def test_actors_and_their_calls(fresh, gate):
+    counter = Counter.options(name="named", namespace="here", num_cpus=0).remote()
+    assert weft.get([counter.increment.remote() for _ in range(3)]) == [1, 2, 3]
+    (row,) = actors().values()
+    assert (row["class_name"], row["state"], row["name"], row["namespace"]) == ("Counter", "ALIVE", "named", "here")
+    worker = next(item for item in state.list_workers() if item["pid"] == row["pid"])
+    assert worker["actor_class"] == "Counter"
+    names = {item["name"] for item in state.list_tasks(filters=[("state", "=", "FINISHED")])}
+    assert any("increment" in name for name in names), names
+    call = counter.wait.remote(gate.path)
+    wait_until(lambda: any("wait" in item["name"] for item in state.list_tasks(filters=[("state", "=", "RUNNING")])))
+    behind = counter.increment.remote()
+    row = state.list_tasks(filters=[("task_id", "=", behind.hex())])[0]
+    assert row["state"] in ("QUEUED", "PUSHED")
+    gate.open()
+    weft.get([call, behind])
+    assert state.summarize_actors() == {"Counter": {"ALIVE": 1}}
+    weft.kill(counter)
+    wait_until(lambda: [item["state"] for item in actors().values()] == ["DEAD"])
+    (row,) = actors().values()
+    assert row["class_name"] == "Counter" and "kill" in row["death_cause"]
+    events = weft.timeline()
+    assert sum(event["ph"] == "X" and "increment" in event["name"] for event in events) == 4
+    titles = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert any(title.startswith("Counter pid=") and "(dead)" in title for title in titles)

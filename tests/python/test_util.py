@@ -314,3 +314,13 @@ def test_wrong_arguments_of_a_queue():
         Queue(maxsize="3")
     with pytest.raises(TypeError):
         Queue(actor_options={"num_cpu": 1})
+
+
+def test_queues_that_are_dropped_at_once_disturb_no_other():
+    """The actor of a dropped queue may get its worker after its caller has forgotten it."""
+    for _ in range(10):
+        for _ in range(3):
+            Queue()
+        items = Queue()
+        items.put(1, timeout=30)
+        assert items.get(timeout=30) == 1

@@ -79,7 +79,11 @@ def install() -> None:
 def prepare_workers() -> None:
     """In the zygote of a driver that uses Ray's names: what every worker of it finds in place."""
     install()
+    from weft import _worker
+
     from . import ray  # noqa: F401
+
+    _worker.import_the_rest()  # ray.init waits for the workers anyway
 
     preload = os.environ.pop(PRELOAD, "").split()
     if not preload:
