@@ -523,6 +523,34 @@ def test_a_resource_that_an_idle_actor_holds_may_come_free(no_session):
     assert weft.get(waiting) == 2
 
 
+def test_actors_that_call_each_other_in_one_direction_never_raise(no_session):
+    """Many callers, slow calls, full queues: actor i calls only those after it, so every call ends."""
+    weft.init(num_cpus=2)
+
+    @weft.remote
+    class Member:
+        def meet(self, after):
+            self.after = after
+
+        def work(self, seed):
+            draw = random.Random(seed)
+            time.sleep(draw.choice([0, 0, 0.002, 0.05, 0.25]))
+            if not self.after or draw.random() < 0.3:
+                return 1
+            refs = [draw.choice(self.after).work.remote(draw.random()) for _ in range(draw.randint(1, 2))]
+            refs.append(same.remote(refs[0]))
+            return sum(weft.get(refs))
+
+    members = [Member.options(max_concurrency=1 + i % 2).remote() for i in range(5)]
+    weft.get([member.meet.remote(members[i + 1 :]) for i, member in enumerate(members)])
+    deadline = time.monotonic() + float(os.environ.get("WEFT_STRESS_SECONDS", "5"))
+    rounds = 0
+    while time.monotonic() < deadline:
+        assert all(n >= 1 for n in weft.get([members[i % 3].work.remote(rounds * 100 + i) for i in range(8)]))
+        rounds += 1
+    assert rounds > 0
+
+
 # ---- explain --------------------------------------------------------------------------------------------------------
 
 
