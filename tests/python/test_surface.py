@@ -67,7 +67,8 @@ def test_stub_and_extension_agree():
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
             for member in node.body:
-                if isinstance(member, ast.FunctionDef):
+                # A type of C has no __getattr__: it answers for any name in its own way.
+                if isinstance(member, ast.FunctionDef) and member.name != "__getattr__":
                     assert hasattr(getattr(_core, node.name), member.name), f"{node.name}.{member.name}"
 
 
