@@ -1,4 +1,4 @@
-"""The actor's own process: its constructor, its threads, its asyncio loop. Called by C++ (src/api_python/python_runner.cc).
+"""The actor's own process: its constructor, threads and asyncio loop. Called by C++ (src/api_python/python_runner.cc).
 
 An asyncio actor runs its loop on the main thread. The loop's selector also looks into the channels of the callers
 (`_core._poll` starts the calls that have come) and sleeps on their doorbell; so a call costs no hop between threads.

@@ -275,7 +275,7 @@ def test_wait_for_one_of_two(session, tmp_path, gate):
 
 
 def test_nested_work_under_load_never_raises(no_session):
-    """Random trees of tasks that block in get, on few CPUs and with a scarce resource that blocked tasks do not keep."""
+    """Random trees of tasks that block in get, on few CPUs and with a scarce resource that blocked ones do not keep."""
     weft.init(num_cpus=2, resources={"press": 1})
 
     @weft.remote(num_cpus=0.5)
@@ -292,7 +292,7 @@ def test_nested_work_under_load_never_raises(no_session):
     def node(seed, depth):
         draw = random.Random(seed)
         refs = []
-        for i in range(draw.randint(1, 3)):
+        for _ in range(draw.randint(1, 3)):
             kind = draw.random()
             if depth > 0 and kind < 0.5:
                 refs.append(node.remote(draw.random(), depth - 1))
