@@ -145,7 +145,10 @@ void PrintOutput(Runtime& runtime) {
   while (runtime.NextEvent(&event)) {
     if (event.kind != core::RuntimeEvent::kOutput) continue;
     std::string prefix = "(";
-    prefix.append(event.name.empty() ? "worker" : event.name).append(" pid=").append(std::to_string(event.pid)).append(") ");
+    prefix.append(event.name.empty() ? "worker" : event.name)
+        .append(" pid=")
+        .append(std::to_string(event.pid))
+        .append(") ");
     std::string text;
     for (size_t at = 0; at < event.text.size();) {
       size_t end = std::min(event.text.find('\n', at), event.text.size());

@@ -76,7 +76,8 @@ int Main(int argc, char** argv) {
   }
   for (std::string_view of_python : {"status", "list", "summary", "logs", "stack", "timeline"}) {
     if (command != of_python) continue;
-    std::fprintf(stderr, "weft: 'weft %s' is a command of the Python package; run the weft that pip installed\n", argv[1]);
+    std::fprintf(stderr, "weft: 'weft %s' is a command of the Python package; run the weft that pip installed\n",
+                 argv[1]);
     return 2;
   }
   if (command.empty()) {

@@ -94,7 +94,8 @@ void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question) {
       for (int i = 0; i < 2; ++i) {
         std::string text = tails[i].text;
         if (text.size() > kOutputTailBytes) text.erase(0, text.size() - kOutputTailBytes);
-        if (!text.empty()) observers_->Send(observer, WorkerOutput{id, pid, static_cast<uint8_t>(i), std::move(text), ""});
+        if (!text.empty())
+          observers_->Send(observer, WorkerOutput{id, pid, static_cast<uint8_t>(i), std::move(text), ""});
       }
     };
     for (const DeadProcess& dead : dead_) send_output(dead.info.process, dead.info.pid, dead.output);

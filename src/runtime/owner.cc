@@ -750,7 +750,8 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   if (worker.recalled && worker.pushed.size == 0) ReturnLease(worker, out);
   // Refill in batches: not before half of the worker's queue is done.
   if (worker.actor) {
-    if (worker.actor->queue.first && (worker.pushed.size <= max_pushed_calls / 2 || handed_back)) MarkDirty(worker.actor);
+    if (worker.actor->queue.first && (worker.pushed.size <= max_pushed_calls / 2 || handed_back))
+      MarkDirty(worker.actor);
     return Settle(out);
   }
   Shape& shape = shapes_[worker.shape];

@@ -123,8 +123,7 @@ WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadli
     Perform();
     ++object->waiters;
     Waiting waiting{.objects = objects.first(i + 1), .wanted = i + 1, .deadline_ns = deadline_ns, .report = report};
-    outcome = WaitUntil(
-        lock, deadline_ns, false, [object] { return object->resolved(); }, report ? &waiting : nullptr);
+    outcome = WaitUntil(lock, deadline_ns, false, [object] { return object->resolved(); }, report ? &waiting : nullptr);
     --object->waiters;
     if (outcome != WaitOutcome::kReady) break;
   }
@@ -132,8 +131,7 @@ WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadli
   return outcome;
 }
 
-WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns,
-                             WaitReport* report) {
+WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns, WaitReport* report) {
   std::unique_lock lock(mutex_);
   auto enough = [&] {
     size_t count = 0;

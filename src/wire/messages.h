@@ -280,13 +280,13 @@ struct StateReport {  // from a process, and on to the observer
   std::string report;  // wire/state_report.h
 };
 
-using Message =
-    std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
-                 OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened,
-                 LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed,
-                 ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
-                 ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged, PlaceActor, Observe,
-                 NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape, ShapeAnswer>;
+using Message = std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked,
+                             SegmentCreated, OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell,
+                             Welcome, ChannelOpened, LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened,
+                             MemoryReserved, TrimMemory, Routed, ObjectsFreed, WorkerOutput, LeaseRefused, Exit,
+                             CreateActor, LookupActor, ListActors, WatchActor, ReleaseActor, KillActor,
+                             ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged, PlaceActor, Observe,
+                             NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape, ShapeAnswer>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);
