@@ -48,10 +48,6 @@ struct ActorsListed {
   ProcessId from;
   ListActors message;
 };
-struct ActorArgumentsCame {  // a deferred one: what its constructor needs is there
-  ProcessId from;
-  ObjectId actor;
-};
 struct ActorWatched {
   ProcessId from;
   ObjectId actor;
@@ -189,7 +185,6 @@ class ActorDirectory {
     bool detached = false;
     bool has_name = false;      // still
     bool kill_asked = false;    // with restart
-    bool deferred = false;      // no worker is wanted before its arguments are there
     uint32_t incarnation = 0;   // workers it has had
     int32_t restarts_left = 0;  // -1: any number
     uint32_t restarts = 0;

@@ -51,10 +51,6 @@ void NodeDaemon::Handle(Process& process, ActorExiting& message) {
   directory_.Handle(ActorExitingReported{process.id, message.actor}, directory_actions_);
 }
 
-void NodeDaemon::Handle(Process& process, PlaceActor& message) {
-  directory_.Handle(ActorArgumentsCame{process.id, message.actor}, directory_actions_);
-}
-
 // ---- decisions of the scheduler ---------------------------------------------------------------------------------
 
 void NodeDaemon::Perform(const GrantActor& action) {
