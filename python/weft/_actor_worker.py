@@ -96,19 +96,32 @@ def start_thread() -> None:
 
 
 def start_task(coroutine, number: int, done):
-    """Run the coroutine as an asyncio task in which the call is the present one."""
+    """Run the coroutine as an asyncio task in which the call is the present one; `done` takes how it ended."""
     token = _variable.set(number)
     try:
         if _eager:
             import asyncio
 
-            task = asyncio.Task(coroutine, loop=_loop, eager_start=True)
-        else:
-            task = _loop.create_task(coroutine)
+            return asyncio.Task(_run(coroutine, done), loop=_loop, eager_start=True)
+        return _loop.create_task(_run(coroutine, done))
     finally:
         _variable.reset(token)
-    task.add_done_callback(done)
-    return task
+
+
+async def _run(coroutine, done) -> None:
+    # The reply is written inside the task, and not by a callback of it: that would cost another turn of the loop.
+    try:
+        result = await coroutine
+    except BaseException as error:
+        done((None, error))
+    else:
+        done((result, None))
+
+
+def cancel_task(task, number: int) -> None:
+    """Cancel the task of a call. One that has not begun never begins, so it cannot say how it ended."""
+    task.add_done_callback(lambda ended: _core._call_never_began(number))
+    task.cancel()
 
 
 def _make_loop() -> None:

@@ -122,16 +122,19 @@ PyObject* PythonRunner::Invoke(PythonCall& call) {
 void PythonRunner::Run(const std::vector<ObjectId>& returns, core::TaskOutcome& outcome) {
   PythonCall& call = main_;
   t_call = &call;
-  running_.store(call.execution, std::memory_order_release);
   for (;;) {
     Owned result;
-    if (!call.failed) result = Owned(Invoke(call));
+    if (!call.failed) {
+      // Only the body is interrupted: what follows must be able to say how it ended.
+      running_.store(call.execution, std::memory_order_release);
+      result = Owned(Invoke(call));
+      running_.store(0, std::memory_order_release);
+    }
     if (!result && RunAgain(call, outcome)) continue;
     call.DropArguments();
     Conclude(call, returns, result.get(), outcome);
     break;
   }
-  running_.store(0, std::memory_order_release);
   t_call = nullptr;
 }
 
@@ -330,6 +333,7 @@ void PythonRunner::Keep(core::Execution& execution) {
     Py_XDECREF(traceback);
   }
   kept_[call->execution] = call;
+  call->concurrent = &execution;
   execution.front_end = call;
 }
 
@@ -400,10 +404,11 @@ void PythonRunner::ServeCalls() {
 
 namespace {
 
-PyObject* OnTaskDone(PyObject* capsule, PyObject* task) {
+PyObject* OnTaskDone(PyObject* capsule, PyObject* how) {
   auto* execution = static_cast<core::Execution*>(PyCapsule_GetPointer(capsule, nullptr));
-  if (!execution) return nullptr;
-  g_runner->Finished(execution, task);
+  PyObject *result, *error;
+  if (!execution || !PyArg_ParseTuple(how, "OO", &result, &error)) return nullptr;
+  g_runner->Finished(execution, result, error);
   Py_RETURN_NONE;
 }
 PyMethodDef on_task_done = {"call_done", OnTaskDone, METH_O, nullptr};
@@ -441,20 +446,29 @@ void PythonRunner::StartOnLoop(core::Execution& execution) {
   executor_->Complete(&execution);
 }
 
-void PythonRunner::Finished(core::Execution* execution, PyObject* task) {
+void PythonRunner::Finished(core::Execution* execution, PyObject* value, PyObject* error) {
   auto* call = static_cast<PythonCall*>(execution->front_end);
-  Owned result(PyObject_CallMethod(task, "result", nullptr));
+  PyObject* result = error == Py_None ? value : nullptr;
   Py_CLEAR(call->aio_task);
+  if (!result) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error);
   if (!result && RunAgain(*call, execution->outcome)) return StartOnLoop(*execution);
   call->DropArguments();
   t_call = call;
-  Conclude(*call, execution->returns, result.get(), execution->outcome);
+  Conclude(*call, execution->returns, result, execution->outcome);
   t_call = nullptr;
   kept_.erase(call->execution);
   Py_CLEAR(call->error);
   delete call;
   execution->front_end = nullptr;
   executor_->Complete(execution);
+}
+
+void PythonRunner::NeverBegan(uint64_t number) {
+  auto it = kept_.find(number);
+  if (it == kept_.end()) return;
+  PyObject* cancelled = Callback("weft._actor_worker", "Cancelled");
+  Owned error(cancelled ? PyObject_CallNoArgs(cancelled) : nullptr);
+  if (error) Finished(it->second->concurrent, Py_None, error.get());
 }
 
 void PythonRunner::RunLoop() {
@@ -511,8 +525,10 @@ void PythonRunner::TakeCancels() {
     if (it == kept_.end()) continue;
     PythonCall* call = it->second;
     if (call->aio_task) {
-      Owned cancelled(PyObject_CallMethod(call->aio_task, "cancel", nullptr));
-      if (!cancelled) PyErr_WriteUnraisable(call->aio_task);
+      PyObject* cancel = Callback("weft._actor_worker", "cancel_task");
+      Owned done(cancel ? PyObject_CallFunction(cancel, "OK", call->aio_task, static_cast<unsigned long long>(number))
+                        : nullptr);
+      if (!done) PyErr_WriteUnraisable(call->aio_task);
     } else if (call->thread != 0) {
       PyObject* cancelled = Callback("weft._actor_worker", "Cancelled");
       if (cancelled) PyThreadState_SetAsyncExc(call->thread, cancelled);
@@ -611,6 +627,11 @@ PyObject* Wake(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* CallNeverBegan(PyObject*, PyObject* number) {
+  g_runner->NeverBegan(PyLong_AsUnsignedLongLong(number));
+  Py_RETURN_NONE;
+}
+
 PyObject* SetCallVariable(PyObject*, PyObject* variable) {
   Py_INCREF(variable);
   Py_XSETREF(g_call_in_context, variable);
@@ -647,6 +668,7 @@ PyMethodDef functions[] = {{"current_call", CurrentCall, METH_NOARGS, nullptr},
                            {"_poll", Poll, METH_O, nullptr},
                            {"_sleep", Sleep, METH_O, nullptr},
                            {"_wake", Wake, METH_NOARGS, nullptr},
+                           {"_call_never_began", CallNeverBegan, METH_O, nullptr},
                            {"_set_call_variable", SetCallVariable, METH_O, nullptr},
                            {"set_local_mode", SetLocalMode, METH_O, nullptr},
                            {"put_error", PutError, METH_VARARGS, nullptr},

@@ -36,8 +36,9 @@ struct PythonCall {
   core::ProcessId submitter;
   uint64_t task = 0;
   uint64_t execution = 0;
-  unsigned long thread = 0;      // that runs it, as Python numbers threads
-  PyObject* aio_task = nullptr;  // or the asyncio task
+  unsigned long thread = 0;               // that runs it, as Python numbers threads
+  PyObject* aio_task = nullptr;           // or the asyncio task
+  core::Execution* concurrent = nullptr;  // what it belongs to, if it runs beside others
   void DropArguments();
 };
 
@@ -63,7 +64,8 @@ class PythonRunner final : public core::TaskRunner {
   int Poll(int limit);
   void Sleep(int64_t deadline_ns) { executor_->Sleep(deadline_ns); }
   void Wake() { executor_->Wake(); }
-  void Finished(core::Execution* execution, PyObject* aio_task);  // an asyncio task
+  void Finished(core::Execution* execution, PyObject* value, PyObject* error);  // an asyncio task; error None: none
+  void NeverBegan(uint64_t execution);  // an asyncio task that was cancelled before its first step
   core::Executor* executor() { return executor_; }
   const std::string& blob() const { return blob_; }
   const PythonCall* Current() const;  // on this thread, or in this context; nullptr: none
