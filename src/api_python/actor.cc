@@ -410,8 +410,7 @@ PyType_Spec method_spec = {"weft.ActorMethod", sizeof(MethodObject), 0, Py_TPFLA
 
 // ---- functions ----------------------------------------------------------------------------------------------------
 
-PyObject* HandleFrom(Runtime* runtime, const Runtime::FoundActor& found) {
-  (void)runtime;
+PyObject* HandleFrom(const Runtime::FoundActor& found) {
   if (!found.handle) {
     RaiseSystemError("ActorDiedError\nthe actor has ended");
     return nullptr;
@@ -490,7 +489,7 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
     }
     return nullptr;
   }
-  return made->metadata.empty() ? NewHandle(made->handle, info) : HandleFrom(runtime, *made);
+  return made->metadata.empty() ? NewHandle(made->handle, info) : HandleFrom(*made);
 }
 
 PyObject* LookupActor(PyObject*, PyObject* args) {
@@ -510,7 +509,7 @@ PyObject* LookupActor(PyObject*, PyObject* args) {
     }
     return nullptr;
   }
-  return HandleFrom(runtime, *found);
+  return HandleFrom(*found);
 }
 
 PyObject* ListActors(PyObject*, PyObject* args) {
@@ -568,7 +567,7 @@ PyObject* RestoreHandle(PyObject*, PyObject* args) {
   if (!runtime) return nullptr;
   Runtime::FoundActor found{runtime->FindReference({{owner}, index}),
                             {PyBytes_AS_STRING(blob), static_cast<size_t>(PyBytes_GET_SIZE(blob))}};
-  return HandleFrom(runtime, found);
+  return HandleFrom(found);
 }
 
 PyMethodDef functions[] = {{"create_actor", CreateActor, METH_VARARGS, nullptr},

@@ -39,7 +39,7 @@ void PythonCall::DropArguments() {
 
 PythonRunner::PythonRunner(Runtime& runtime) : runtime_(runtime), main_thread_(pthread_self()) { g_runner = this; }
 
-PyObject* PythonRunner::FunctionOf(PythonCall& call, const core::TaskCall& from) {
+PyObject* PythonRunner::FunctionOf(const core::TaskCall& from) {
   core::DefinedTemplate& what = *from.what;
   if (what.front_end) return static_cast<PyObject*>(what.front_end);
   if (what.kind == core::TemplateKind::kCall) {
@@ -49,7 +49,6 @@ PyObject* PythonRunner::FunctionOf(PythonCall& call, const core::TaskCall& from)
     what.front_end = method;
     return method;
   }
-  (void)call;
   PyObject*& loaded = loaded_[what.key];
   if (!loaded) {
     PyObject* load = Callback("weft._functions", "load");
@@ -81,7 +80,7 @@ void PythonRunner::Prepare(const core::TaskCall& from) {
   call.submitter = from.submitter;
   call.task = from.first_return;
   call.execution = from.execution;
-  call.function = FunctionOf(call, from);
+  call.function = FunctionOf(from);
   call.failed = !call.function || !DecodeCall(from, call.arguments, &call.num_positional, &call.kwnames);
 }
 
@@ -130,7 +129,7 @@ void PythonRunner::Run(const std::vector<ObjectId>& returns, core::TaskOutcome& 
       result = Owned(Invoke(call));
       running_.store(0, std::memory_order_release);
     }
-    if (!result && RunAgain(call, outcome)) continue;
+    if (!result && RunAgain(call)) continue;
     call.DropArguments();
     Conclude(call, returns, result.get(), outcome);
     break;
@@ -251,7 +250,7 @@ void PythonRunner::Fail(PythonCall& call, core::TaskOutcome& outcome) {
 }
 
 // Retries of calls happen here and at once, so that no later call comes between.
-bool PythonRunner::RunAgain(PythonCall& call, core::TaskOutcome&) {
+bool PythonRunner::RunAgain(PythonCall& call) {
   if (call.failed || call.what->kind != core::TemplateKind::kCall || call.what->retry_exceptions.empty()) return false;
   if (call.what->max_retries >= 0 && call.attempt >= static_cast<uint32_t>(call.what->max_retries)) return false;
   PyObject *type, *value, *traceback;
@@ -382,7 +381,7 @@ void PythonRunner::ServeCalls() {
       } else {
         PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(call->error)), call->error);
       }
-      if (!result && RunAgain(*call, execution->outcome)) continue;
+      if (!result && RunAgain(*call)) continue;
       call->thread = 0;
       call->DropArguments();
       Conclude(*call, execution->returns, result.get(), execution->outcome);
@@ -436,7 +435,7 @@ void PythonRunner::StartOnLoop(core::Execution& execution) {
     if (call->aio_task) return;
     result = Owned();
   }
-  if (!result && RunAgain(*call, execution.outcome)) return StartOnLoop(execution);
+  if (!result && RunAgain(*call)) return StartOnLoop(execution);
   call->DropArguments();
   Conclude(*call, execution.returns, result.get(), execution.outcome);
   kept_.erase(call->execution);
@@ -451,7 +450,7 @@ void PythonRunner::Finished(core::Execution* execution, PyObject* value, PyObjec
   PyObject* result = error == Py_None ? value : nullptr;
   Py_CLEAR(call->aio_task);
   if (!result) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error);
-  if (!result && RunAgain(*call, execution->outcome)) return StartOnLoop(*execution);
+  if (!result && RunAgain(*call)) return StartOnLoop(*execution);
   call->DropArguments();
   t_call = call;
   Conclude(*call, execution->returns, result, execution->outcome);

@@ -71,13 +71,13 @@ class PythonRunner final : public core::TaskRunner {
   const PythonCall* Current() const;  // on this thread, or in this context; nullptr: none
 
  private:
-  PyObject* FunctionOf(PythonCall& call, const core::TaskCall& from);
+  PyObject* FunctionOf(const core::TaskCall& from);
   PyObject* Invoke(PythonCall& call);
   // The values of a call that has returned `result`, or its exception (result nullptr, exception set).
   void Conclude(PythonCall& call, const std::vector<ObjectId>& returns, PyObject* result, core::TaskOutcome& outcome);
   bool Encode(const PythonCall& call, PyObject* value, ObjectId id, core::TaskReturn& out, size_t* inline_bytes);
   void Fail(PythonCall& call, core::TaskOutcome& outcome);
-  bool RunAgain(PythonCall& call, core::TaskOutcome& outcome);  // a retryable exception of an actor's call
+  bool RunAgain(PythonCall& call);  // a retryable exception of an actor's call
   void StartOnLoop(core::Execution& execution);
   void SignalUntilTaken(uint64_t execution);
   void TakeCancels();
