@@ -25,7 +25,7 @@ struct InitOptions {
   std::vector<std::pair<std::string, double>> resources = {};  // your own, by name
   uint64_t object_store_memory = 0;                            // bytes; 0: 30 % of what the machine or cgroup allows
   bool log_to_driver = true;                                   // show what workers print, with its origin before it
-  std::string program = {};  // the `weft` program; default: WEFT_PROGRAM, beside this executable, or in ../bin
+  std::string program = {};  // the `weft` program; default: WEFT_PROGRAM, beside this executable, or as installed
 };
 
 // Ends the session when destroyed: workers stop, and what the tasks had not finished is lost.
