@@ -1,6 +1,7 @@
 // Beginning, end and role of a session.
 #include "weft/session.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
@@ -86,6 +87,17 @@ std::vector<std::string> OwnCommand(const std::string& executable) {
   return command;
 }
 
+// Where libweft.so lies, with a slash behind; empty if that is not known.
+std::string OwnLibraryFolder() {
+  Dl_info info;
+  char path[PATH_MAX];
+  if (::dladdr(reinterpret_cast<const void*>(&g_session), &info) == 0 || !info.dli_fname ||
+      !::realpath(info.dli_fname, path)) {
+    return {};
+  }
+  return std::string(path, std::strrchr(path, '/') + 1);
+}
+
 std::string FindProgram(const InitOptions& options, const std::string& executable) {
   if (!options.program.empty()) {
     if (::access(options.program.c_str(), X_OK) == 0) return options.program;
@@ -99,9 +111,12 @@ std::string FindProgram(const InitOptions& options, const std::string& executabl
   }
   std::string folder = executable.substr(0, executable.rfind('/') + 1);
   std::vector<std::string> places = {folder + "weft", folder + "../bin/weft"};
-#ifdef WEFT_BUILT_PROGRAM
-  places.push_back(WEFT_BUILT_PROGRAM);
-#endif
+  // libweft.so and the program are installed together: lib/ and bin/, or in a Python package _cpp/lib/ and _bin/.
+  std::string library = OwnLibraryFolder();
+  if (!library.empty()) {
+    places.push_back(library + "../bin/weft");
+    places.push_back(library + "../../_bin/weft");
+  }
   std::string looked;
   for (const auto& place : places) {
     struct stat info;
