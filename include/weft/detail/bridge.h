@@ -165,6 +165,7 @@ void CallWhenReady(core::Object* object, void (*callback)(void* context), void* 
 [[noreturn]] void ThrowWrongFormat(uint8_t format);
 [[noreturn]] void ThrowWrongArray(const char* wanted, const char* found);
 [[noreturn]] void ThrowWrongLength(size_t wanted, size_t found);
+[[noreturn]] void ThrowTooDeep(size_t limit);
 
 // ---- sessions
 uint32_t OpenSession(const InitOptions& options);
