@@ -52,6 +52,21 @@ thread_local CppCall* t_call = nullptr;
 
 std::string InProcess(const std::string& name) { return "'" + name + "' (pid " + std::to_string(getpid()) + ")"; }
 
+std::string CancelledText(const std::string& name) {
+  return "TaskCancelledError\ntask " + InProcess(name) + " was cancelled while it ran";
+}
+
+// Whether the exception that is being handled says that something was cancelled.
+bool IsCancellation() {
+  try {
+    throw;
+  } catch (const TaskCancelledError&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
 }  // namespace
 
 CppRunner* g_runner = nullptr;
@@ -145,15 +160,16 @@ void CppRunner::Invoke(CppCall& call, const std::vector<core::ObjectId>& returns
       Returning out{state_, returns, outcome};
       call.function->run(call.storage, instance_, out, again);
       break;
-    } catch (const Cancelled&) {
-      Fail(outcome, core::ReplyKind::kCancelled,
-           "TaskCancelledError\ntask " + InProcess(what.name) + " was cancelled while it ran");
-      break;
     } catch (const ActorExit&) {
       Fail(outcome, core::ReplyKind::kExited,
            "ActorDiedError\nthe actor ended itself by exit_actor() in " + InProcess(what.name));
       break;
     } catch (...) {
+      // Also what it called itself was cancelled with it: that is no error of its own.
+      if (call.is_cancelled() && IsCancellation()) {
+        Fail(outcome, core::ReplyKind::kCancelled, CancelledText(what.name));
+        break;
+      }
       std::string error = PackCurrentException(what.name);
       const bool retryable = !what.retry_exceptions.empty() && what.kind == core::TemplateKind::kTask;
       Fail(outcome, retryable ? core::ReplyKind::kRetryableError : core::ReplyKind::kTaskError, std::move(error));

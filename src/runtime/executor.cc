@@ -148,6 +148,7 @@ bool Executor::Idle(int64_t deadline_ns) {
 }
 
 bool Executor::Step() {
+  if (exit_at_once_.load(std::memory_order_relaxed)) return false;  // calls that are still queued fail
   for (size_t i = 0; i < submitters_.size(); ++i) {
     Submitter& submitter = *submitters_[next_];
     Frame frame;
@@ -318,6 +319,7 @@ std::vector<SlotFact> Executor::Slots() const {
 }
 
 void Executor::HandBackQueued() {
+  if (mapping_) return;  // the frame at the front of its channel is being read
   if (is_actor_) return;  // its calls can run nowhere else
   TakeAdopted();
   runtime_.doorbell_->TakeRung(Audience::kExecutor, [](uint32_t) {});
@@ -411,6 +413,7 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
     }
   }
   bool lost = false;
+  mapping_ = true;
   for (Pending& pending : stored) {
     TaskArgument& argument = call.dependencies[pending.argument];
     Result<const uint8_t*> data = runtime_.MapStored(pending.location);
@@ -422,6 +425,7 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
     argument.bytes = {reinterpret_cast<const char*>(*data), pending.location.size};
     argument.stored = true;
   }
+  mapping_ = false;
 
   call.what = what->second.get();
   call.submitter = from;

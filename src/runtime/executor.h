@@ -214,6 +214,7 @@ class Executor {
   Execution main_;  // of what runs on the main thread, one at a time
   uint64_t next_execution_ = 1;
   SpinGate spin_;
+  bool mapping_ = false;   // a task's arguments are waited for, which lie in a segment that is not mapped yet
   bool may_spin_ = false;  // the last task's submitter saw a core free for us
 
   // What runs on the main thread, for CancelRunning. Sequentially consistent with early_cancels_: one side sees the
