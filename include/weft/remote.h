@@ -303,9 +303,10 @@ struct ResultOf<Returns<T...>> {
 };
 
 // The function's entry in the program's table. Its address is its identity, so functions of the same name in different
-// files are different functions.
+// files are different functions. Hidden, so that each library and executable has its own entry for a function of a
+// header: else it would depend on the order of loading which of them has it.
 template <auto F>
-struct Registered {
+struct [[gnu::visibility("hidden")]] Registered {
   using Sig = Signature<F>;
   using Code = Trampoline<F, std::make_index_sequence<Sig::kCount>>;
   inline static FunctionRecord record{&Code::Prepare,
