@@ -5,43 +5,105 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <typeinfo>
 
 #include "api_cpp/identity.h"
+#include "api_cpp/stack.h"
+#include "api_cpp/symbols.h"
 #include "weft/errors.h"
 #include "weft/value.h"
 
 namespace weft::detail {
 namespace {
 
-std::string Demangled(const char* name) {
-  int status = 0;
-  std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
-  return status == 0 && text ? std::string(text.get()) : std::string(name);
+// An error must arrive also when the store is full, so it travels inside a frame.
+constexpr size_t kMaxText = 20'000;
+
+std::string Shortened(std::string text) {
+  if (text.size() <= kMaxText) return text;
+  size_t half = kMaxText / 2;
+  return text.substr(0, half) + "\n... " + std::to_string(text.size() - 2 * half) + " bytes left out ...\n" +
+         text.substr(text.size() - half);
 }
 
-std::string PackError(const std::string& type, const std::string& message, const std::string& function, int pid) {
+std::string PackError(const TaskError& error) {
   Encoder out;
   out.Byte(kNativeFormat);
-  Codec<std::tuple<std::string, std::string, std::string, int>>::Encode(out, {type, message, function, pid});
+  out.Count(Tag::kTuple, 8);
+  out.Text(error.type_name());
+  out.Text(Shortened(error.message()));
+  out.Text(error.function_name());
+  out.Integer(error.pid());
+  out.Text(Shortened(error.stack()));
+  Codec<std::vector<std::string>>::Encode(out, error.bases());
+  out.Put(Tag::kNone);  // no exception of Python's
+  out.Text("it is an exception of C++");
   return std::string(reinterpret_cast<const char*>(out.data()), out.size());
 }
 
-// The exception that is being handled, as it travels. One that a nested task threw goes on as it is.
-std::string PackCurrentException(const std::string& function) {
+// The public classes above a class, nearest first.
+void AddBases(const std::type_info& type, std::vector<std::string>& to) {
+  if (to.size() > 32) return;
+  if (auto* single = dynamic_cast<const abi::__si_class_type_info*>(&type)) {
+    to.push_back(Demangled(single->__base_type->name()));
+    AddBases(*single->__base_type, to);
+  } else if (auto* several = dynamic_cast<const abi::__vmi_class_type_info*>(&type)) {
+    for (unsigned i = 0; i < several->__base_count; ++i) {
+      const abi::__base_class_type_info& base = several->__base_info[i];
+      if (!base.__is_public_p()) continue;
+      to.push_back(Demangled(base.__base_type->name()));
+      AddBases(*base.__base_type, to);
+    }
+  }
+}
+
+// What std::throw_with_nested put below an exception, a line each.
+void AddCauses(const std::exception& error, std::string& to, int depth = 0) {
+  auto* nested = dynamic_cast<const std::nested_exception*>(&error);
+  if (!nested || !nested->nested_ptr()) return;
+  try {
+    nested->rethrow_nested();
+  } catch (const std::exception& cause) {
+    to.append(to.empty() ? "" : "\n").append("caused by ").append(Demangled(typeid(cause).name())).append(": ");
+    to.append(cause.what());
+    if (depth < 8) AddCauses(cause, to, depth + 1);
+  } catch (...) {
+    std::type_info* type = abi::__cxa_current_exception_type();
+    to.append(to.empty() ? "" : "\n").append("caused by ").append(type ? Demangled(type->name()) : "something unknown");
+  }
+}
+
+// The exception that is being handled, as it travels.
+std::string PackCurrentException(const std::string& function, std::string stack) {
+  const std::type_info* type = abi::__cxa_current_exception_type();
+  std::string name = type ? Demangled(type->name()) : "an unknown type";
+  std::vector<std::string> bases;
+  if (type) AddBases(*type, bases);
+  auto pack = [&](std::string message) {
+    return PackError(TaskError(std::move(name), std::move(message), function, getpid(), std::move(stack), bases));
+  };
   try {
     throw;
   } catch (const TaskError& error) {
-    return PackError(error.type_name(), error.message(), error.function_name(), error.pid());
+    // One that a nested task threw goes on as it is, and says which way it came.
+    std::string way = error.stack();
+    way.append(way.empty() ? "" : "\n").append("which came through task '").append(function).append("' (in process ");
+    way.append(std::to_string(getpid())).append(")");
+    if (!stack.empty()) way.append("\n").append(stack);
+    return PackError(
+        TaskError(error.type_name(), error.message(), error.function_name(), error.pid(), way, error.bases()));
   } catch (const std::exception& error) {
-    return PackError(Demangled(typeid(error).name()), error.what(), function, getpid());
+    AddCauses(error, stack);
+    return pack(error.what());
   } catch (const std::string& text) {
-    return PackError("std::string", text, function, getpid());
+    return pack(text);
   } catch (const char* text) {
-    return PackError("const char*", text, function, getpid());
+    return pack(text ? text : "(null)");
+  } catch (int number) {
+    return pack(std::to_string(number));
   } catch (...) {
-    std::type_info* type = abi::__cxa_current_exception_type();
-    return PackError(type ? Demangled(type->name()) : "an unknown type", "it has no message", function, getpid());
+    return pack("it has no message");
   }
 }
 
@@ -70,10 +132,11 @@ void CppRunner::Prepare(const core::TaskCall& call) {
     if (!function_) {
       function_ = FindFunction(call.what->key);
       if (!function_) {
-        failed_ = PackError("weft::VersionMismatchError",
-                            "this worker's program has no such function: it was built from other sources than the "
-                            "program that called it, or the function lies in a library that is not loaded here",
-                            what_->function_name, getpid());
+        failed_ =
+            PackError(TaskError("weft::VersionMismatchError",
+                                "this worker's program has no such function: it was built from other sources than the "
+                                "program that called it, or the function lies in a library that is not loaded here",
+                                what_->function_name, getpid()));
         return;
       }
       call.what->front_end = function_;
@@ -84,19 +147,20 @@ void CppRunner::Prepare(const core::TaskCall& call) {
     storage_ = StorageFor(*function_);
     function_->prepare(storage_, Arguments{&call}, bytes + 8, bytes + call.arguments.size());
   } catch (...) {
-    failed_ = PackCurrentException(what_->name);
+    failed_ = PackCurrentException(what_->name, "");
   }
 }
 
 void CppRunner::Run(const std::vector<core::ObjectId>& returns, core::TaskOutcome& outcome) {
   if (!failed_.empty()) return Fail(outcome, std::move(failed_));
+  SetRunningTask(what_->name.c_str());
   try {
     Returning out{state_, returns, outcome};
-    function_->run(storage_, out);
+    WithThrowStack([&] { function_->run(storage_, out); });
   } catch (...) {
-    Fail(outcome, PackCurrentException(what_->name));
-    return;
+    Fail(outcome, PackCurrentException(what_->name, ThrowStack()));
   }
+  SetRunningTask(nullptr);
 }
 
 void CppRunner::Fail(core::TaskOutcome& outcome, std::string error) {

@@ -15,6 +15,7 @@
 #include <mutex>
 
 #include "api_cpp/cpp_runner.h"
+#include "api_cpp/stack.h"
 #include "api_cpp/state.h"
 #include "base/clock.h"
 #include "os/cpu_count.h"
@@ -176,6 +177,7 @@ int TakeWorkerFd() {
 }
 
 [[noreturn]] void Serve(int fd) {
+  InstallCrashReport();
   auto runtime = Runtime::JoinAsWorker(core::UniqueFd(fd));
   if (!runtime) {
     std::fprintf(stderr, "weft: this worker cannot join its session: %s\n", runtime.error().message.c_str());
