@@ -15,26 +15,12 @@
 namespace weft::detail {
 namespace {
 
-constexpr size_t kMaxFrames = 96;
 constexpr size_t kMaxLines = 40;
 constexpr size_t kMaxFunctionName = 300;
 
-struct Remembered {
-  uintptr_t limit = 0;  // frames above this address are not the task's
-  size_t count = 0;
-  uintptr_t addresses[kMaxFrames];
-};
-thread_local Remembered t_remembered;
+// Little, because it takes room in every thread of every program with weft in it.
+thread_local ThrowPoint* t_point = nullptr;
 thread_local const char* t_running = nullptr;
-
-_Unwind_Reason_Code Note(_Unwind_Context* context, void*) {
-  Remembered& to = t_remembered;
-  if (to.count == kMaxFrames || (to.limit && _Unwind_GetCFA(context) > to.limit)) return _URC_END_OF_STACK;
-  int before = 0;
-  uintptr_t address = _Unwind_GetIPInfo(context, &before);
-  if (address) to.addresses[to.count++] = before ? address : address - 1;  // the call, not what follows it
-  return _URC_NO_REASON;
-}
 
 bool IsMachineryOfThrowing(std::string_view name) {
   return name == "__cxa_throw" || name == "__cxa_rethrow" || name.starts_with("std::rethrow_exception(") ||
@@ -54,7 +40,7 @@ class AskedType : public std::type_info {
   AskedType() : std::type_info("N4weft6detail17EscapingExceptionE") {}
   bool __do_catch(const std::type_info*, void**, unsigned) const override {
     // Asked again while the stack is unwound, by which time it has gone.
-    if (t_remembered.count == 0) _Unwind_Backtrace(Note, nullptr);
+    if (t_point && t_point->count_ == 0) t_point->Note();
     return false;
   }
 };
@@ -64,28 +50,42 @@ class AskedType : public std::type_info {
 __attribute__((init_priority(101), used,
                visibility("default"))) AskedType g_asked_type __asm__("_ZTIN4weft6detail17EscapingExceptionE");
 
-void BeginThrowStack(const void* frame) noexcept {
-  t_remembered.count = 0;
-  t_remembered.limit = reinterpret_cast<uintptr_t>(frame);
+ThrowPoint::Watching::Watching(ThrowPoint& point, const void* frame) noexcept : before_(t_point) {
+  point.count_ = 0;
+  point.limit_ = reinterpret_cast<uintptr_t>(frame);
+  t_point = &point;
 }
 
-std::string ThrowStack() {
-  const Remembered& from = t_remembered;
-  if (from.count == 0) return "";
+ThrowPoint::Watching::~Watching() { t_point = before_; }
+
+void ThrowPoint::Note() noexcept {
+  auto each = [](_Unwind_Context* context, void* data) {
+    auto& to = *static_cast<ThrowPoint*>(data);
+    if (to.count_ == kMaxFrames || _Unwind_GetCFA(context) > to.limit_) return _URC_END_OF_STACK;
+    int before = 0;
+    uintptr_t address = _Unwind_GetIPInfo(context, &before);
+    if (address) to.addresses_[to.count_++] = before ? address : address - 1;  // the call, not what follows it
+    return _URC_NO_REASON;
+  };
+  _Unwind_Backtrace(each, this);
+}
+
+std::string ThrowPoint::Stack() const {
+  if (count_ == 0) return "";
   Frame frames[kMaxFrames];
-  size_t begin = 0, end = from.count;
+  size_t begin = 0, end = count_;
   for (size_t i = 0; i < end; ++i) {
-    frames[i] = DescribeAddress(from.addresses[i]);
+    frames[i] = DescribeAddress(addresses_[i]);
     if (IsMachineryOfThrowing(frames[i].function)) begin = i + 1;
   }
   while (begin < end && frames[begin].function.empty() && frames[begin].place.starts_with("libstdc++")) ++begin;
-  if (from.count < kMaxFrames) {
+  if (count_ < kMaxFrames) {
     while (end > begin && IsBelowTask(frames[end - 1].function)) --end;
   }
   std::string text;
   for (size_t i = begin; i < end; ++i) {
     if (i - begin == kMaxLines) {
-      text.append("    ... and ").append(std::to_string(end - i)).append(from.count == kMaxFrames ? " or more" : "");
+      text.append("    ... and ").append(std::to_string(end - i)).append(count_ == kMaxFrames ? " or more" : "");
       text.append(" calls below\n");
       break;
     }

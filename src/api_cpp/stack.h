@@ -1,16 +1,18 @@
 // Where an exception was thrown that leaves a task, and where a worker crashed.
 //
+//   ThrowPoint point;
 //   try {
-//     WithThrowStack([&] { run the task });
+//     point.Watch([&] { run the task });
 //   } catch (...) {
-//     ... ThrowStack() ...
+//     ... point.Stack() ...
 //   }
 //
 // The stack is looked at while the runtime of C++ searches for a handler, before anything is unwound, and only for
 // exceptions that no handler of the task takes: tasks that throw nothing, or catch what they throw, pay nothing.
-// Any thread; what is remembered is of the thread.
+// Any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -22,21 +24,44 @@ struct EscapingException {
   virtual void Never();
 };
 
-// Forgets what was remembered, and what is below `frame` is not the task's.
-void BeginThrowStack(const void* frame) noexcept;
+class ThrowPoint {
+ public:
+  ThrowPoint() {}  // NOLINT: most of it is filled only when something is thrown
+  ThrowPoint(const ThrowPoint&) = delete;
+  ThrowPoint& operator=(const ThrowPoint&) = delete;
 
-template <class Body>
-__attribute__((noinline)) void WithThrowStack(Body&& body) {
-  BeginThrowStack(__builtin_frame_address(0));
-  try {
-    body();
-  } catch (const EscapingException&) {
-    throw;
+  template <class Body>
+  __attribute__((noinline)) void Watch(Body&& body) {
+    Watching watching(*this, __builtin_frame_address(0));
+    try {
+      body();
+    } catch (const EscapingException&) {
+      throw;
+    }
   }
-}
 
-// A line "at function (file+0x12)" for each of the user's frames, from the one that threw; "" if nothing is known.
-std::string ThrowStack();
+  // A line "at function (file+0x12)" for each of the user's frames, from the one that threw; "" if nothing is known.
+  std::string Stack() const;
+
+ private:
+  friend class AskedType;
+  class Watching {
+   public:
+    Watching(ThrowPoint& point, const void* frame) noexcept;
+    ~Watching();
+    Watching(const Watching&) = delete;
+    Watching& operator=(const Watching&) = delete;
+
+   private:
+    ThrowPoint* before_;
+  };
+  void Note() noexcept;
+
+  static constexpr size_t kMaxFrames = 96;
+  uintptr_t limit_ = 0;  // frames above this address are not the task's
+  size_t count_ = 0;
+  uintptr_t addresses_[kMaxFrames];
+};
 
 // From here on, a SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGABRT of this process first writes what ran and where to stderr.
 // Not where the program has a handler of its own. The calling thread also gets a stack for the handler, so that it

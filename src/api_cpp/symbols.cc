@@ -239,7 +239,7 @@ bool WriteFrame(int fd, uintptr_t address) noexcept {
       ForEachFunction(file, [&](uint64_t begin, uint64_t size, const char* name) {
         if (wanted >= begin && wanted - begin < size) found = name;
       });
-      constexpr const char* kOwn[] = {"_ZN4weft6detail10Trampoline", "_ZN4weft6detail14WithThrowStack",
+      constexpr const char* kOwn[] = {"_ZN4weft6detail10Trampoline", "_ZN4weft6detail10ThrowPoint",
                                       "_ZN4weft6detail9CppRunner"};
       for (const char* own : kOwn) {
         if (found && std::strncmp(found, own, std::strlen(own)) == 0) return false;

@@ -68,6 +68,9 @@ struct WaitReport {
   int64_t pause_ns = 0;    // after that
   int64_t stuck_since_ns = 0;
   bool noticed = false;
+  // The front end's: when it changes (Executor wakes who waits), the wait ends with kInterrupted.
+  const std::atomic<uint32_t>* cancelled = nullptr;
+  uint32_t cancelled_before = 0;
 };
 
 // A resolved value, readable while the caller holds a local reference to the object.

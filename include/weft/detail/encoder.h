@@ -30,6 +30,7 @@ enum class Tag : uint8_t {
   kAgain = 16,
   kSet = 17,
   kFrozenSet = 18,
+  kHandle = 19,
 };
 inline constexpr uint8_t kNativeFormat = 1;
 inline constexpr uint8_t kArrayFormat = 3;
@@ -140,6 +141,14 @@ class Encoder {
     auto [owner, index] = IdOf(object);
     Item(Tag::kReference, owner);
     Fixed(index);
+    contained.Add(object);
+  }
+  void Handle(core::Object* object, std::string_view info) {
+    auto [owner, index] = IdOf(object);
+    Item(Tag::kHandle, owner);
+    Fixed(index);
+    Fixed(static_cast<uint32_t>(info.size()));
+    Raw(info.data(), info.size());
     contained.Add(object);
   }
   // An argument that is an object of its own. `owned`: its reference is given away and dropped after the submission.
