@@ -62,7 +62,9 @@ struct MethodBody {
   static constexpr std::string_view Name() { return FunctionName<F>(); }
   template <class... P>
   static decltype(auto) Invoke(Instance& instance, P&&... parameters) {
-    return (static_cast<T*>(instance.object)->*F)(std::forward<P>(parameters)...);
+    auto method = F;
+    asm("" : "+m"(method));  // as OpaquePointer
+    return (static_cast<T*>(instance.object)->*method)(std::forward<P>(parameters)...);
   }
 };
 

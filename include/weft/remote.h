@@ -100,6 +100,15 @@ constexpr bool IsFunction() {
   }
 }
 
+// The same, in a way that the compiler does not see through: the function stays one, and has a line in the stack of an
+// exception.
+template <auto F>
+auto OpaquePointer() {
+  auto* pointer = FunctionPointer<F>();
+  asm("" : "+r"(pointer));
+  return pointer;
+}
+
 template <auto F>
 using Signature = SignatureOf<decltype(FunctionPointer<F>())>;
 
@@ -264,7 +273,7 @@ struct FunctionBody {
   static constexpr std::string_view Name() { return FunctionName<F>(); }
   template <class... P>
   static decltype(auto) Invoke(Instance&, P&&... parameters) {
-    return FunctionPointer<F>()(std::forward<P>(parameters)...);
+    return OpaquePointer<F>()(std::forward<P>(parameters)...);
   }
 };
 

@@ -5,11 +5,14 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <thread>
 #include <typeinfo>
 
 #include "api_cpp/actor_settings.h"
 #include "api_cpp/identity.h"
+#include "api_cpp/stack.h"
+#include "api_cpp/symbols.h"
 #include "os/futex.h"
 #include "weft/errors.h"
 #include "weft/value.h"
@@ -17,34 +20,93 @@
 namespace weft::detail {
 namespace {
 
-std::string Demangled(const char* name) {
-  int status = 0;
-  std::unique_ptr<char, decltype(&std::free)> text(abi::__cxa_demangle(name, nullptr, nullptr, &status), &std::free);
-  return status == 0 && text ? std::string(text.get()) : std::string(name);
+// An error must arrive also when the store is full, so it travels inside a frame.
+constexpr size_t kMaxText = 20'000;
+
+std::string Shortened(std::string text) {
+  if (text.size() <= kMaxText) return text;
+  size_t half = kMaxText / 2;
+  return text.substr(0, half) + "\n... " + std::to_string(text.size() - 2 * half) + " bytes left out ...\n" +
+         text.substr(text.size() - half);
 }
 
-std::string PackError(const std::string& type, const std::string& message, const std::string& function, int pid) {
+std::string PackError(const TaskError& error) {
   Encoder out;
   out.Byte(kNativeFormat);
-  Codec<std::tuple<std::string, std::string, std::string, int>>::Encode(out, {type, message, function, pid});
+  out.Count(Tag::kTuple, 8);
+  out.Text(error.type_name());
+  out.Text(Shortened(error.message()));
+  out.Text(error.function_name());
+  out.Integer(error.pid());
+  out.Text(Shortened(error.stack()));
+  Codec<std::vector<std::string>>::Encode(out, error.bases());
+  out.Put(Tag::kNone);  // no exception of Python's
+  out.Text("it is an exception of C++");
   return std::string(reinterpret_cast<const char*>(out.data()), out.size());
 }
 
-// The exception that is being handled, as it travels. One that a nested task threw goes on as it is.
-std::string PackCurrentException(const std::string& function) {
+// The public classes above a class, nearest first.
+void AddBases(const std::type_info& type, std::vector<std::string>& to) {
+  if (to.size() > 32) return;
+  if (auto* single = dynamic_cast<const abi::__si_class_type_info*>(&type)) {
+    to.push_back(Demangled(single->__base_type->name()));
+    AddBases(*single->__base_type, to);
+  } else if (auto* several = dynamic_cast<const abi::__vmi_class_type_info*>(&type)) {
+    for (unsigned i = 0; i < several->__base_count; ++i) {
+      const abi::__base_class_type_info& base = several->__base_info[i];
+      if (!base.__is_public_p()) continue;
+      to.push_back(Demangled(base.__base_type->name()));
+      AddBases(*base.__base_type, to);
+    }
+  }
+}
+
+// What std::throw_with_nested put below an exception, a line each.
+void AddCauses(const std::exception& error, std::string& to, int depth = 0) {
+  auto* nested = dynamic_cast<const std::nested_exception*>(&error);
+  if (!nested || !nested->nested_ptr()) return;
+  try {
+    nested->rethrow_nested();
+  } catch (const std::exception& cause) {
+    to.append(to.empty() ? "" : "\n").append("caused by ").append(Demangled(typeid(cause).name())).append(": ");
+    to.append(cause.what());
+    if (depth < 8) AddCauses(cause, to, depth + 1);
+  } catch (...) {
+    std::type_info* type = abi::__cxa_current_exception_type();
+    to.append(to.empty() ? "" : "\n").append("caused by ").append(type ? Demangled(type->name()) : "something unknown");
+  }
+}
+
+// The exception that is being handled, as it travels.
+std::string PackCurrentException(const std::string& function, std::string stack) {
+  const std::type_info* type = abi::__cxa_current_exception_type();
+  std::string name = type ? Demangled(type->name()) : "an unknown type";
+  std::vector<std::string> bases;
+  if (type) AddBases(*type, bases);
+  auto pack = [&](std::string message) {
+    return PackError(TaskError(std::move(name), std::move(message), function, getpid(), std::move(stack), bases));
+  };
   try {
     throw;
   } catch (const TaskError& error) {
-    return PackError(error.type_name(), error.message(), error.function_name(), error.pid());
+    // One that a nested task threw goes on as it is, and says which way it came.
+    std::string way = error.stack();
+    way.append(way.empty() ? "" : "\n").append("which came through task '").append(function).append("' (in process ");
+    way.append(std::to_string(getpid())).append(")");
+    if (!stack.empty()) way.append("\n").append(stack);
+    return PackError(
+        TaskError(error.type_name(), error.message(), error.function_name(), error.pid(), way, error.bases()));
   } catch (const std::exception& error) {
-    return PackError(Demangled(typeid(error).name()), error.what(), function, getpid());
+    AddCauses(error, stack);
+    return pack(error.what());
   } catch (const std::string& text) {
-    return PackError("std::string", text, function, getpid());
+    return pack(text);
   } catch (const char* text) {
-    return PackError("const char*", text, function, getpid());
+    return pack(text ? text : "(null)");
+  } catch (int number) {
+    return pack(std::to_string(number));
   } catch (...) {
-    std::type_info* type = abi::__cxa_current_exception_type();
-    return PackError(type ? Demangled(type->name()) : "an unknown type", "it has no message", function, getpid());
+    return pack("it has no message");
   }
 }
 
@@ -91,17 +153,19 @@ FunctionRecord* CppRunner::FunctionOf(CppCall& call) {
   if (function) return function;
   function = FindFunction(call.what->key);
   if (!function) {
-    call.failed = PackError("weft::VersionMismatchError",
+    call.failed =
+        PackError(TaskError("weft::VersionMismatchError",
                             "this worker's program has no such function: it was built from other sources than the "
                             "program that called it, or the function lies in a library that is not loaded here",
-                            call.what->function_name, getpid());
+                            call.what->function_name, getpid()));
     return nullptr;
   }
   if (function->kind == FunctionRecord::kMethod && (!instance_.type || *function->type != *instance_.type)) {
-    call.failed = PackError("weft::ActorError",
+    call.failed =
+        PackError(TaskError("weft::ActorError",
                             "this actor is a " + (instance_.type ? Demangled(instance_.type->name()) : "nothing yet") +
                                 ", which has no such method",
-                            call.what->name, getpid());
+                            call.what->name, getpid()));
     return nullptr;
   }
   call.what->front_end = function;
@@ -132,7 +196,7 @@ void CppRunner::PrepareIn(CppCall& call, const core::TaskCall& from) {
     function.prepare(storage, Arguments{&from}, bytes + 8, bytes + from.arguments.size());
     call.storage = storage;
   } catch (...) {
-    call.failed = PackCurrentException(call.what->name);
+    call.failed = PackCurrentException(call.what->name, "");
   }
 }
 
@@ -146,11 +210,13 @@ void CppRunner::Prepare(const core::TaskCall& call) {
 void CppRunner::Invoke(CppCall& call, const std::vector<core::ObjectId>& returns, core::TaskOutcome& outcome) {
   t_call = &call;
   const core::DefinedTemplate& what = *call.what;
+  SetRunningTask(what.name.c_str());
   for (;;) {
     // Retries of calls happen here and at once, so that no later call comes between.
     const bool again = what.kind == core::TemplateKind::kCall && !what.retry_exceptions.empty() && call.function &&
                        call.function->repeatable &&
                        (what.max_retries < 0 || call.attempt < static_cast<uint32_t>(what.max_retries));
+    ThrowPoint point;
     try {
       if (call.is_cancelled()) throw Cancelled("");
       if (!call.failed.empty()) {
@@ -158,7 +224,7 @@ void CppRunner::Invoke(CppCall& call, const std::vector<core::ObjectId>& returns
         break;
       }
       Returning out{state_, returns, outcome};
-      call.function->run(call.storage, instance_, out, again);
+      point.Watch([&] { call.function->run(call.storage, instance_, out, again); });
       break;
     } catch (const ActorExit&) {
       Fail(outcome, core::ReplyKind::kExited,
@@ -170,7 +236,7 @@ void CppRunner::Invoke(CppCall& call, const std::vector<core::ObjectId>& returns
         Fail(outcome, core::ReplyKind::kCancelled, CancelledText(what.name));
         break;
       }
-      std::string error = PackCurrentException(what.name);
+      std::string error = PackCurrentException(what.name, point.Stack());
       const bool retryable = !what.retry_exceptions.empty() && what.kind == core::TemplateKind::kTask;
       Fail(outcome, retryable ? core::ReplyKind::kRetryableError : core::ReplyKind::kTaskError, std::move(error));
       if (!again) break;
@@ -180,6 +246,7 @@ void CppRunner::Invoke(CppCall& call, const std::vector<core::ObjectId>& returns
     }
   }
   call.DropArguments();
+  SetRunningTask(nullptr);
   t_call = nullptr;
 }
 
@@ -189,7 +256,7 @@ void CppRunner::Run(const std::vector<core::ObjectId>& returns, core::TaskOutcom
     try {
       TakeOptions(main_.what->actor_options);
     } catch (...) {
-      main_.failed = PackCurrentException(main_.what->name);
+      main_.failed = PackCurrentException(main_.what->name, "");
     }
     Invoke(main_, returns, outcome);
     outcome.values.clear();  // a constructor returns nothing

@@ -284,14 +284,17 @@ Failure DescribeFailure(core::ValueKind kind, std::string_view bytes) {
     auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
     if (bytes.empty() || data[0] != kNativeFormat) ThrowMalformed();
     Decoder in(data + 1, data + bytes.size());
-    auto [type, message, function, pid] = Codec<std::tuple<std::string, std::string, std::string, int>>::Decode(in);
-    failure.type_name = std::move(type);
-    failure.message = std::move(message);
-    failure.function_name = std::move(function);
-    failure.pid = pid;
+    ExpectSequence(in, "an error");
+    if (in.Count() < 6) ThrowMalformed();  // more is for the language that it came from
+    failure.type_name = Codec<std::string>::Decode(in);
+    failure.message = Codec<std::string>::Decode(in);
+    failure.function_name = Codec<std::string>::Decode(in);
+    failure.pid = Codec<int>::Decode(in);
+    failure.stack = Codec<std::string>::Decode(in);
+    failure.bases = Codec<std::vector<std::string>>::Decode(in);
   } catch (const ValueTypeError&) {
     failure.type_name = "an exception";
-    failure.message = "it came from another language and cannot be read here";
+    failure.message = "its description cannot be read here";
   }
   return failure;
 }

@@ -17,6 +17,7 @@
 
 #include "api_cpp/cpp_runner.h"
 #include "api_cpp/event_thread.h"
+#include "api_cpp/stack.h"
 #include "api_cpp/state.h"
 #include "base/clock.h"
 #include "os/cpu_count.h"
@@ -169,6 +170,7 @@ int TakeWorkerFd() {
 }
 
 [[noreturn]] void Serve(int fd) {
+  InstallCrashReport();
   auto runtime = Runtime::JoinAsWorker(core::UniqueFd(fd));
   if (!runtime) {
     std::fprintf(stderr, "weft: this worker cannot join its session: %s\n", runtime.error().message.c_str());

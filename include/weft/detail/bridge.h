@@ -78,6 +78,8 @@ struct Failure {
   std::string message = {};  // TaskError: of the exception
   std::string type_name = {}, function_name = {};
   int pid = 0;
+  std::string stack = {};               // of the exception, a line each
+  std::vector<std::string> bases = {};  // classes that its class is derived from
 };
 [[noreturn]] void Throw(const Failure& failure);
 void CheckEpoch(core::Object* object, uint32_t epoch);  // throws if null or of an ended session
