@@ -31,6 +31,9 @@
 
 namespace weft {
 
+// Caught in other libraries than the one that throws, also by code that is compiled with everything hidden.
+#pragma GCC visibility push(default)
+
 class WeftError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -130,5 +133,7 @@ class ValueTypeError : public WeftError {
  public:
   using WeftError::WeftError;
 };
+
+#pragma GCC visibility pop
 
 }  // namespace weft

@@ -3,8 +3,10 @@
 #include <cstdio>
 #include <cstring>
 
+#include "api_cpp/cpp_runner.h"
 #include "api_cpp/state.h"
 #include "base/clock.h"
+#include "weft/context.h"
 #include "weft/detail/encoder.h"
 #include "weft/errors.h"
 #include "weft/value.h"
@@ -346,6 +348,11 @@ bool WaitForAll(Object* const* objects, size_t count, int64_t timeout_ns) {
   Using guard(state);
   int64_t deadline = Deadline(timeout_ns);
   core::WaitReport report;
+  if (const CppCall* call = CppRunner::Current()) {
+    report.cancelled = &call->cancelled;
+    report.cancelled_before = call->cancelled.load();
+  }
+  this_task::check_cancelled();
   for (;;) {
     switch (state.runtime->WaitForAll({objects, count}, deadline, &report)) {
       case core::WaitOutcome::kReady:
@@ -353,6 +360,7 @@ bool WaitForAll(Object* const* objects, size_t count, int64_t timeout_ns) {
       case core::WaitOutcome::kTimedOut:
         return false;
       case core::WaitOutcome::kInterrupted:
+        this_task::check_cancelled();
         continue;
       case core::WaitOutcome::kNotice:
         std::fprintf(stderr, "weft: a long wait: %s\n", report.text.c_str());
@@ -379,12 +387,18 @@ void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t ti
   Using guard(state);
   int64_t deadline = Deadline(timeout_ns);
   core::WaitReport report;
+  if (const CppCall* call = CppRunner::Current()) {
+    report.cancelled = &call->cancelled;
+    report.cancelled_before = call->cancelled.load();
+  }
+  this_task::check_cancelled();
   for (;;) {
     switch (state.runtime->WaitFor({objects, count}, wanted, deadline, &report)) {
       case core::WaitOutcome::kReady:
       case core::WaitOutcome::kTimedOut:
         return;
       case core::WaitOutcome::kInterrupted:
+        this_task::check_cancelled();
         continue;
       case core::WaitOutcome::kNotice:
         std::fprintf(stderr, "weft: a long wait: %s\n", report.text.c_str());

@@ -70,6 +70,9 @@ struct WaitReport {
   int64_t stuck_since_ns = 0;
   bool noticed = false;
   uint32_t tries = 0;  // to find out whether the loop of a coroutine rests
+  // The front end's: when it changes (Executor wakes who waits), the wait ends with kInterrupted.
+  const std::atomic<uint32_t>* cancelled = nullptr;
+  uint32_t cancelled_before = 0;
 };
 
 // A resolved value, readable while the caller holds a local reference to the object.

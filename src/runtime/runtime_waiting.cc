@@ -61,6 +61,12 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       outcome = WaitOutcome::kStopped;
       break;
     }
+    if (waiting && waiting->report->cancelled &&
+        waiting->report->cancelled->load() != waiting->report->cancelled_before) {
+      waiting->report->cancelled_before = waiting->report->cancelled->load();
+      outcome = WaitOutcome::kInterrupted;
+      break;
+    }
     if (waiting && Look(*waiting, by_executor, &outcome)) break;
     if (by_executor && !blocked) {
       blocked = true;
