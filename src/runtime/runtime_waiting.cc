@@ -216,6 +216,7 @@ void Runtime::BackgroundLoop() {
     } else if (writer_.created() && writer_.HasIdleMemory(welcome_.reserved_bytes)) {
       deadline = NowNs() + 1'000 * kMillisecondNs;
     }
+    if (awaits_seen_) deadline = std::min(deadline, LookAtAwaits(NowNs()));
     background_idle_ = deadline == kNoDeadline;
     if (!polling_) ArmBackground();
     lock.unlock();
