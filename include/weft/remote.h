@@ -390,6 +390,7 @@ struct [[gnu::visibility("hidden")]] Registered {
                                       Code::Destroyer(),
                                       sizeof(typename Code::Kept),
                                       alignof(typename Code::Kept),
+                                      std::tuple_size_v<typename Body::Parameters>,
                                       ResultOf<typename Body::Result>::kCount,
                                       Code::kRepeatable,
                                       Body::Name()};
