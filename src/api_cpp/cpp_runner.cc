@@ -417,10 +417,11 @@ void ReturnNative(Returning& out, Encoder& value) {
   }
 }
 
-void ReturnArray(Returning& out, const char* type, size_t item_size, const void* data, size_t count) {
+void ReturnArray(Returning& out, const char* type, size_t item_size, const void* data, size_t count,
+                 const Shape& shape) {
   size_t index = out.outcome.values.size();
   core::TaskReturn& result = out.outcome.values.emplace_back();
-  result.room = StoreArray(out.state, type, item_size, data, count, out.ids[index], result.bytes);
+  result.room = StoreArray(out.state, type, item_size, data, count, shape, out.ids[index], result.bytes);
   if (result.room.data) return;
   out.inline_bytes += result.bytes.size();
   if (out.inline_bytes > kMaxInlineBytesPerFrame) {
@@ -429,9 +430,9 @@ void ReturnArray(Returning& out, const char* type, size_t item_size, const void*
   }
 }
 
-bool ReturnRoom(Returning& out, Block* block, const char* type, size_t count) {
+bool ReturnRoom(Returning& out, Block* block, const char* type, const Shape& shape) {
   core::StoreRoom room;
-  if (!TakeRoom(out.state, block, type, count, room)) return false;
+  if (!TakeRoom(out.state, block, type, shape, room)) return false;
   out.outcome.values.emplace_back().room = room;
   return true;
 }

@@ -57,8 +57,8 @@ core::StoreRoom AllocateOrThrow(SessionState& state, uint64_t size, core::Object
 core::StoreRoom StoreBytes(SessionState& state, const void* bytes, size_t size, core::ObjectId id);
 // An array's header and data, in the store or (small) in `bytes`.
 core::StoreRoom StoreArray(SessionState& state, const char* type, size_t item_size, const void* data, size_t count,
-                           core::ObjectId id, std::string& bytes);
+                           const Shape& shape, core::ObjectId id, std::string& bytes);
 // Takes the room out of the block, with the array's header written; false if the block is no room of this session.
-bool TakeRoom(SessionState& state, Block* block, const char* type, size_t count, core::StoreRoom& room);
+bool TakeRoom(SessionState& state, Block* block, const char* type, const Shape& shape, core::StoreRoom& room);
 
 }  // namespace weft::detail

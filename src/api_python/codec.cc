@@ -558,22 +558,38 @@ int EncodeArray(PyObject* value, ObjectId id, Encoded& out) {
   const char* letter = PyUnicode_AsUTF8(kind.get());
   const char* type = PyUnicode_AsUTF8(text.get());
   if (!letter || !type) return -1;
-  if (std::strchr("biufc", letter[0]) == nullptr || std::strlen(type) >= sizeof(ArrayHead::type)) return 0;
+  bool is_struct = letter[0] == 'V';
+  if ((!is_struct && std::strchr("biufc", letter[0]) == nullptr) || std::strlen(type) >= sizeof(ArrayHead::type)) {
+    return 0;
+  }
+  Owned described;
+  std::string_view layout;
+  if (is_struct) {
+    PyObject* describe = Callback("weft._layouts", "layout_of");
+    described = Owned(describe ? PyObject_CallFunctionObjArgs(describe, dtype.get(), nullptr) : nullptr);
+    Py_ssize_t length = 0;
+    const char* bytes = described ? PyUnicode_AsUTF8AndSize(described.get(), &length) : nullptr;
+    if (!bytes) return -1;
+    if (length == 0) return 0;
+    layout = {bytes, static_cast<size_t>(length)};
+  }
   Py_buffer view;
   bool fortran = false;
   if (PyObject_GetBuffer(value, &view, PyBUF_C_CONTIGUOUS) != 0) {
     PyErr_Clear();
     if (PyObject_GetBuffer(value, &view, PyBUF_F_CONTIGUOUS) != 0) {
+      // It has gaps: what is sent has none, so that other languages can read it.
       PyErr_Clear();
-      return 0;
+      Owned dense(PyObject_CallMethod(value, "copy", nullptr));
+      return dense ? EncodeArray(dense.get(), id, out) : -1;
     }
     fortran = true;
   }
   ArrayHead head;
   head.dimensions = static_cast<uint8_t>(view.ndim);
-  head.fortran = fortran ? 1 : 0;
+  head.flags = static_cast<uint8_t>((fortran ? ArrayHead::kColumns : 0) | (layout.empty() ? 0 : ArrayHead::kLayout));
   std::strcpy(head.type, type);
-  uint64_t offset = ArrayHead::DataOffset(static_cast<uint32_t>(view.ndim));
+  uint64_t offset = ArrayHead::DataOffset(static_cast<uint32_t>(view.ndim), layout.size());
   auto size = static_cast<uint64_t>(view.len);
 
   // An array made by weft.empty is in the store already. Nobody else may be able to write to it: the array is known by
@@ -611,6 +627,12 @@ int EncodeArray(PyObject* value, ObjectId id, Encoded& out) {
     for (int i = 0; i < view.ndim; ++i) {
       auto length = static_cast<uint64_t>(view.shape[i]);
       std::memcpy(header.data() + sizeof head + 8 * static_cast<size_t>(i), &length, 8);
+    }
+    if (!layout.empty()) {
+      char* at = header.data() + sizeof head + 8 * static_cast<size_t>(view.ndim);
+      auto length = static_cast<uint32_t>(layout.size());
+      std::memcpy(at, &length, sizeof length);
+      std::memcpy(at + sizeof length, layout.data(), layout.size());
     }
     if (in_place) {
       std::memcpy(to, header.data(), header.size());
@@ -683,7 +705,16 @@ PyObject* DecodeArray(std::string_view bytes, bool stored, Object* object) {
   if (bytes.size() < sizeof head) return Malformed();
   std::memcpy(&head, bytes.data(), sizeof head);
   head.type[sizeof head.type - 1] = 0;
-  uint64_t offset = ArrayHead::DataOffset(head.dimensions);
+  std::string layout;
+  if (head.flags & ArrayHead::kLayout) {
+    uint64_t at = sizeof head + 8 * uint64_t{head.dimensions};
+    uint32_t size;
+    if (bytes.size() < at + sizeof size) return Malformed();
+    std::memcpy(&size, bytes.data() + at, sizeof size);
+    if (size == 0 || bytes.size() - at - sizeof size < size) return Malformed();
+    layout = bytes.substr(at + sizeof size, size);
+  }
+  uint64_t offset = ArrayHead::DataOffset(head.dimensions, layout.size());
   if (offset > bytes.size()) return Malformed();
   PyObject* make = Callback("weft._serialization", "array_from_buffer");
   if (!make) return nullptr;
@@ -698,7 +729,8 @@ PyObject* DecodeArray(std::string_view bytes, bool stored, Object* object) {
   }
   Owned memory(KeepableMemory(bytes.substr(offset), stored, object));
   if (!memory) return nullptr;
-  return PyObject_CallFunction(make, "OsOO", memory.get(), head.type, shape.get(), head.fortran ? Py_True : Py_False);
+  return PyObject_CallFunction(make, "OsOO", memory.get(), layout.empty() ? head.type : layout.c_str(), shape.get(),
+                               head.flags & ArrayHead::kColumns ? Py_True : Py_False);
 }
 
 PyObject* DecodePickle(std::string_view bytes, bool stored, Object* object) {
