@@ -26,6 +26,9 @@ class Array;
 namespace detail {
 
 template <class T>
+inline constexpr bool kIsArrayType<Array<T>> = true;
+
+template <class T>
 inline constexpr bool kIsElement =
     (std::is_integral_v<T> && !kIsCharacter<T>) || std::is_same_v<T, float> || std::is_same_v<T, double>;
 

@@ -24,6 +24,7 @@ struct InitOptions {
   double num_gpus = 0;
   std::vector<std::pair<std::string, double>> resources = {};  // your own, by name
   uint64_t object_store_memory = 0;                            // bytes; 0: 30 % of what the machine or cgroup allows
+  std::string name_space = {};                                 // where names of actors belong unless another is given
   bool log_to_driver = true;                                   // show what workers print, with its origin before it
   std::string program = {};  // the `weft` program; default: WEFT_PROGRAM, beside this executable, or as installed
 };

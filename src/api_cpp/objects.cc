@@ -3,8 +3,10 @@
 #include <cstdio>
 #include <cstring>
 
+#include "api_cpp/cpp_runner.h"
 #include "api_cpp/state.h"
 #include "base/clock.h"
+#include "weft/context.h"
 #include "weft/detail/encoder.h"
 #include "weft/errors.h"
 #include "weft/value.h"
@@ -282,14 +284,17 @@ Failure DescribeFailure(core::ValueKind kind, std::string_view bytes) {
     auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
     if (bytes.empty() || data[0] != kNativeFormat) ThrowMalformed();
     Decoder in(data + 1, data + bytes.size());
-    auto [type, message, function, pid] = Codec<std::tuple<std::string, std::string, std::string, int>>::Decode(in);
-    failure.type_name = std::move(type);
-    failure.message = std::move(message);
-    failure.function_name = std::move(function);
-    failure.pid = pid;
+    ExpectSequence(in, "an error");
+    if (in.Count() < 6) ThrowMalformed();  // more is for the language that it came from
+    failure.type_name = Codec<std::string>::Decode(in);
+    failure.message = Codec<std::string>::Decode(in);
+    failure.function_name = Codec<std::string>::Decode(in);
+    failure.pid = Codec<int>::Decode(in);
+    failure.stack = Codec<std::string>::Decode(in);
+    failure.bases = Codec<std::vector<std::string>>::Decode(in);
   } catch (const ValueTypeError&) {
     failure.type_name = "an exception";
-    failure.message = "it came from another language and cannot be read here";
+    failure.message = "its description cannot be read here";
   }
   return failure;
 }
@@ -346,6 +351,11 @@ bool WaitForAll(Object* const* objects, size_t count, int64_t timeout_ns) {
   Using guard(state);
   int64_t deadline = Deadline(timeout_ns);
   core::WaitReport report;
+  if (const CppCall* call = CppRunner::Current()) {
+    report.cancelled = &call->cancelled;
+    report.cancelled_before = call->cancelled.load();
+  }
+  this_task::check_cancelled();
   for (;;) {
     switch (state.runtime->WaitForAll({objects, count}, deadline, &report)) {
       case core::WaitOutcome::kReady:
@@ -353,6 +363,7 @@ bool WaitForAll(Object* const* objects, size_t count, int64_t timeout_ns) {
       case core::WaitOutcome::kTimedOut:
         return false;
       case core::WaitOutcome::kInterrupted:
+        this_task::check_cancelled();
         continue;
       case core::WaitOutcome::kNotice:
         std::fprintf(stderr, "weft: a long wait: %s\n", report.text.c_str());
@@ -379,12 +390,18 @@ void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t ti
   Using guard(state);
   int64_t deadline = Deadline(timeout_ns);
   core::WaitReport report;
+  if (const CppCall* call = CppRunner::Current()) {
+    report.cancelled = &call->cancelled;
+    report.cancelled_before = call->cancelled.load();
+  }
+  this_task::check_cancelled();
   for (;;) {
     switch (state.runtime->WaitFor({objects, count}, wanted, deadline, &report)) {
       case core::WaitOutcome::kReady:
       case core::WaitOutcome::kTimedOut:
         return;
       case core::WaitOutcome::kInterrupted:
+        this_task::check_cancelled();
         continue;
       case core::WaitOutcome::kNotice:
         std::fprintf(stderr, "weft: a long wait: %s\n", report.text.c_str());

@@ -7,7 +7,8 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <thread>
+#include <mutex>
+#include <string>
 
 #include "runtime/runtime.h"
 #include "weft/detail/bridge.h"
@@ -17,10 +18,16 @@ namespace weft::detail {
 using core::Object;
 using core::Runtime;
 
+class EventThread;
+
 struct SessionState {
+  SessionState();
+  ~SessionState();
   std::unique_ptr<Runtime> runtime;
   uint32_t epoch = 0;
-  std::thread output;                // prints what workers print
+  std::string name_space;  // of actors' names
+  std::unique_ptr<EventThread> events;
+  std::mutex events_mutex;           // guards the pointer
   std::atomic<uint32_t> waiting{0};  // calls that may sleep in the runtime
 };
 

@@ -9,6 +9,7 @@
 #include "api_python/object_ref.h"
 #include "api_python/options.h"
 #include "api_python/python_runner.h"
+#include "api_python/submission.h"
 
 namespace weft::python {
 namespace {
@@ -315,47 +316,23 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   if (nargs < entry->min_args || (entry->max_args >= 0 && nargs > entry->max_args) || kwnames) {
     // Perhaps wrong: Python looks closer.
     PyObject* check = Callback("weft._actor", "check_arguments");
-    Owned positional(PyTuple_New(nargs)), named(PyDict_New());
-    if (!check || !positional || !named) return nullptr;
-    for (Py_ssize_t i = 0; i < nargs; ++i) {
-      Py_INCREF(args[i]);
-      PyTuple_SET_ITEM(positional.get(), i, args[i]);
-    }
-    for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
-      if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) != 0) return nullptr;
-    }
+    Owned positional, named;
+    if (!check || !AsTupleAndDict(args, nargs, kwnames, positional, named)) return nullptr;
     Owned fine(PyObject_CallFunctionObjArgs(check, self, positional.get(), named.get(), nullptr));
     if (!fine) return nullptr;
   }
   const core::TaskTemplate* what = entry->what;
-  NoteExecution();
-  ScratchCall scratch;
-  EncodedCall& call = *scratch;
-  call.inline_references = true;
-  bool encoded = EncodeCall(args, nargs, kwnames, call, what->name.c_str());
-  PyObject* result = nullptr;
-  if (encoded) {
-    const int64_t limit = Info(Handle(method->handle)->info)->max_pending_calls;
-    const size_t max_pending = limit > 0 ? static_cast<size_t>(limit) : 0;
-    bool taken;
-    if (what->num_returns == 1) {
-      Object* object;
-      taken = runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, &object);
-      if (taken) result = NewRef(object, false);
-    } else {
-      std::vector<Object*> objects(what->num_returns);
-      taken =
-          runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, objects.data());
-      if (taken) result = NewRefs(objects);
+  const int64_t limit = Info(Handle(method->handle)->info)->max_pending_calls;
+  const size_t max_pending = limit > 0 ? static_cast<size_t>(limit) : 0;
+  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, [&](const EncodedCall& call, Object** returns) {
+    if (runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, returns)) {
+      return true;
     }
-    if (!taken) {
-      RaiseSystemError("PendingCallsLimitExceeded\n" + std::to_string(max_pending) +
-                       " calls of this process to the actor are pending, as many as its max_pending_calls allows; '" +
-                       what->name + "' was not called. Wait for some of them (weft.wait) before calling again");
-    }
-  }
-  for (Object* object : call.owned) runtime->DropReference(object);
-  return result;
+    RaiseSystemError("PendingCallsLimitExceeded\n" + std::to_string(max_pending) +
+                     " calls of this process to the actor are pending, as many as its max_pending_calls allows; '" +
+                     what->name + "' was not called. Wait for some of them (weft.wait) before calling again");
+    return false;
+  });
 }
 
 PyObject* CallActorModule(const char* name, PyObject* self, PyObject* argument) {
@@ -422,6 +399,32 @@ PyObject* HandleFrom(const Runtime::FoundActor& found) {
   return info ? NewHandle(found.handle, info.get()) : nullptr;
 }
 
+// Runs Python's handlers of signals that came while the daemon is asked; true if one raised.
+bool Interrupted() {
+  PyGILState_STATE state = PyGILState_Ensure();
+  const bool raised = PyErr_CheckSignals() != 0;
+  PyGILState_Release(state);
+  return raised;
+}
+
+// As a Python exception, if it is not one already: what came of a question to the daemon.
+PyObject* RaiseAnswer(const core::Error& error) {
+  if (PyErr_Occurred()) return nullptr;
+  if (error.kind == core::ErrorKind::kInvalid) {
+    PyErr_SetString(PyExc_ValueError, error.message.c_str());
+  } else {
+    RaiseCoreError(error);
+  }
+  return nullptr;
+}
+
+// The answer came together with a signal whose handler raised.
+bool WasInterrupted(Runtime* runtime, const Runtime::FoundActor& found) {
+  if (!PyErr_Occurred()) return false;
+  if (found.handle) runtime->DropReference(found.handle);
+  return true;
+}
+
 PyObject* CreateActor(PyObject*, PyObject* args) {
   PyObject *info, *creation, *exported, *positional, *named;
   if (!PyArg_ParseTuple(args, "O!OO!O!O!:create_actor", g_info_type, &info, &creation, &PyTuple_Type, &exported,
@@ -478,17 +481,11 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
   request.dependencies = call.dependencies;
   core::Result<Runtime::FoundActor> made = core::Error{};
   ++runtime->users;
-  Py_BEGIN_ALLOW_THREADS made = runtime->CreateActor(request);
+  Py_BEGIN_ALLOW_THREADS made = runtime->CreateActor(request, Interrupted);
   Py_END_ALLOW_THREADS-- runtime->users;
   for (Object* object : call.owned) runtime->DropReference(object);
-  if (!made) {
-    if (made.error().kind == core::ErrorKind::kInvalid) {
-      PyErr_SetString(PyExc_ValueError, made.error().message.c_str());
-    } else {
-      RaiseCoreError(made.error());
-    }
-    return nullptr;
-  }
+  if (!made) return RaiseAnswer(made.error());
+  if (WasInterrupted(runtime, *made)) return nullptr;
   return made->metadata.empty() ? NewHandle(made->handle, info) : HandleFrom(*made);
 }
 
@@ -499,16 +496,10 @@ PyObject* LookupActor(PyObject*, PyObject* args) {
   if (!runtime) return nullptr;
   core::Result<Runtime::FoundActor> found = core::Error{};
   ++runtime->users;
-  Py_BEGIN_ALLOW_THREADS found = runtime->LookupActor(name, name_space);
+  Py_BEGIN_ALLOW_THREADS found = runtime->LookupActor(name, name_space, Interrupted);
   Py_END_ALLOW_THREADS-- runtime->users;
-  if (!found) {
-    if (found.error().kind == core::ErrorKind::kInvalid) {
-      PyErr_SetString(PyExc_ValueError, found.error().message.c_str());
-    } else {
-      RaiseCoreError(found.error());
-    }
-    return nullptr;
-  }
+  if (!found) return RaiseAnswer(found.error());
+  if (WasInterrupted(runtime, *found)) return nullptr;
   return HandleFrom(*found);
 }
 
@@ -520,9 +511,10 @@ PyObject* ListActors(PyObject*, PyObject* args) {
   if (!runtime) return nullptr;
   core::Result<std::vector<std::pair<std::string, std::string>>> found = core::Error{};
   ++runtime->users;
-  Py_BEGIN_ALLOW_THREADS found = runtime->ListActors(all != 0, name_space);
+  Py_BEGIN_ALLOW_THREADS found = runtime->ListActors(all != 0, name_space, Interrupted);
   Py_END_ALLOW_THREADS-- runtime->users;
-  if (!found) return RaiseCoreError(found.error()), nullptr;
+  if (!found) return RaiseAnswer(found.error());
+  if (PyErr_Occurred()) return nullptr;  // the answer came together with a signal whose handler raised
   Owned list(PyList_New(0));
   for (const auto& [space, name] : *found) {
     Owned item(Py_BuildValue("(ss)", space.c_str(), name.c_str()));

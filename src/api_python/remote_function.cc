@@ -9,6 +9,7 @@
 #include "api_python/codec.h"
 #include "api_python/options.h"
 #include "api_python/python_runner.h"
+#include "api_python/submission.h"
 
 namespace weft::python {
 namespace {
@@ -107,15 +108,8 @@ bool Prepare(RemoteFunctionObject* f, Runtime* runtime) {
 
 // In local mode the task runs here and now.
 PyObject* CallLocal(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  Owned positional(PyTuple_New(nargs)), named(PyDict_New());
-  if (!positional || !named) return nullptr;
-  for (Py_ssize_t i = 0; i < nargs; ++i) {
-    Py_INCREF(args[i]);
-    PyTuple_SET_ITEM(positional.get(), i, args[i]);
-  }
-  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
-    if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) != 0) return nullptr;
-  }
+  Owned positional, named;
+  if (!AsTupleAndDict(args, nargs, kwnames, positional, named)) return nullptr;
   return PyObject_CallFunctionObjArgs(g_local_task, self, positional.get(), named.get(), nullptr);
 }
 
@@ -126,26 +120,10 @@ PyObject* Remote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   if (g_local_task) return CallLocal(self, args, nargs, kwnames);
   if (f->epoch != g_epoch && !Prepare(f, runtime)) return nullptr;
   const core::TaskTemplate* what = f->what;
-  NoteExecution();
-
-  ScratchCall scratch;
-  EncodedCall& call = *scratch;
-  call.inline_references = true;
-  bool encoded = EncodeCall(args, nargs, kwnames, call, what->name.c_str());
-  PyObject* result = nullptr;
-  if (encoded) {
-    if (what->num_returns == 1) {
-      Object* object;
-      runtime->Submit(what, call.bytes, call.dependencies, call.contained, &object);
-      result = NewRef(object, false);
-    } else {
-      std::vector<Object*> objects(what->num_returns);
-      runtime->Submit(what, call.bytes, call.dependencies, call.contained, objects.data());
-      result = NewRefs(objects);
-    }
-  }
-  for (Object* object : call.owned) runtime->DropReference(object);
-  return result;
+  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, [&](const EncodedCall& call, Object** returns) {
+    runtime->Submit(what, call.bytes, call.dependencies, call.contained, returns);
+    return true;
+  });
 }
 
 PyObject* CallPython(const char* name, PyObject* self, PyObject* argument) {

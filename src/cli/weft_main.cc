@@ -29,6 +29,7 @@ constexpr const char* kHelp =
     "  status    the sessions that run on this machine, and what they use\n"
     "  list      tasks, actors, objects, nodes or workers of a session\n"
     "  summary   the same in numbers\n"
+    "  explain   what a reference, or everybody who waits, waits for\n"
     "  logs      what workers printed last\n"
     "  stack     where the threads of drivers and workers are\n"
     "  timeline  what ran when, for ui.perfetto.dev (.json) or a browser (.html)\n"
@@ -95,7 +96,7 @@ int Main(int argc, char** argv) {
     }
     return RunNode();
   }
-  for (std::string_view of_python : {"status", "list", "summary", "logs", "stack", "timeline"}) {
+  for (std::string_view of_python : {"status", "list", "summary", "logs", "stack", "timeline", "explain"}) {
     if (command != of_python) continue;
     std::fprintf(stderr, "weft: 'weft %s' is a command of the Python package; run the weft that pip installed\n",
                  argv[1]);

@@ -201,7 +201,7 @@ void ActorDirectory::Handle(const ActorPlaced& event, std::vector<DirectoryActio
 void ActorDirectory::Handle(const ActorRefused& event, std::vector<DirectoryAction>& out) {
   auto found = actors_.find(event.actor);
   if (found == actors_.end() || found->second.worker) return;
-  Die(event.actor, Called(found->second) + " cannot be placed: " + event.why, "", out);
+  Die(event.actor, Called(found->second) + " cannot be placed: " + event.why, "", out, true);
 }
 
 ActorDirectory::Entry* ActorDirectory::OfWorker(ProcessId from, ObjectId id, std::vector<DirectoryAction>& out) {
@@ -285,6 +285,7 @@ void ActorDirectory::Handle(const ActorWatched& event, std::vector<DirectoryActi
       dead == dead_.end() ? "no such actor: it died long ago, or its creator did, or it never was" : dead->second.why;
   if (dead != dead_.end()) {
     change.error = dead->second.error;
+    change.refused = dead->second.refused ? 1 : 0;
     change.incarnation = dead->second.incarnation;
   }
   out.emplace_back(TellWatcher{event.from, std::move(change), false});
@@ -322,9 +323,9 @@ void ActorDirectory::StopWatching(ObjectId id, const std::set<ProcessId>& watche
 }
 
 void ActorDirectory::Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error,
-                              std::string class_name) {
+                              std::string class_name, bool refused) {
   if (error.size() > kMaxRememberedError) error.clear();
-  DeadActor dead{incarnation, std::move(why), std::move(error), std::move(class_name)};
+  DeadActor dead{incarnation, std::move(why), std::move(error), std::move(class_name), refused};
   dead_bytes_ += dead.bytes();
   dead_[id] = std::move(dead);
   dead_in_order_.push_back(id);
@@ -340,7 +341,7 @@ void ActorDirectory::Remember(ObjectId id, uint32_t incarnation, std::string why
 }
 
 void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string& error,
-                         std::vector<DirectoryAction>& out) {
+                         std::vector<DirectoryAction>& out, bool refused) {
   auto found = actors_.find(id);
   auto& actor = found->second;
   GiveNameUp(actor);
@@ -354,6 +355,7 @@ void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string&
     ActorChanged change{id, static_cast<uint8_t>(ActorState::kDead), actor.incarnation};
     change.why = why;
     change.error = error;
+    change.refused = refused ? 1 : 0;
     out.emplace_back(TellWatcher{watcher, std::move(change), false});
   }
   StopWatching(id, actor.watchers);
@@ -361,7 +363,7 @@ void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string&
   std::string class_name = std::move(actor.class_name);
   uint32_t incarnation = actor.incarnation;
   actors_.erase(found);
-  Remember(id, incarnation, why, error, std::move(class_name));
+  Remember(id, incarnation, why, error, std::move(class_name), refused);
 }
 
 void ActorDirectory::BeginEnding(Entry& entry, Ending ending, const std::string& why,

@@ -204,6 +204,7 @@ class ActorDirectory {
     std::string why;
     std::string error;
     std::string class_name;
+    bool refused = false;  // no worker could ever be had
     size_t bytes() const { return why.size() + error.size() + class_name.size(); }
   };
   struct Early {  // asked for before it was created
@@ -216,11 +217,13 @@ class ActorDirectory {
   void Tell(const Entry& entry, ProcessId watcher, std::vector<DirectoryAction>& out) const;
   void TellAll(const Entry& entry, const std::string& why, std::vector<DirectoryAction>& out) const;
   // Its end, by no worker's end: it has none, or one that is let go.
-  void Die(ObjectId id, const std::string& why, const std::string& error, std::vector<DirectoryAction>& out);
+  void Die(ObjectId id, const std::string& why, const std::string& error, std::vector<DirectoryAction>& out,
+           bool refused = false);
   void WorkerEnded(ObjectId id, const ProcessEnded& event, std::vector<DirectoryAction>& out);
   void BeginEnding(Entry& entry, Ending ending, const std::string& why, std::vector<DirectoryAction>& out);
   void GiveNameUp(Actor& actor);
-  void Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error, std::string class_name);
+  void Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error, std::string class_name,
+                bool refused = false);
   void StopWatching(ObjectId id, const std::set<ProcessId>& watchers);
   // An actor that cannot be made: its creator is told, and whoever asks later.
   void RefuseCreation(const ActorCreated& event, const std::string& why, std::vector<DirectoryAction>& out);

@@ -189,6 +189,8 @@ class NodeDaemon {
   // ---- observers (node_daemon_observers.cc)
   void ListenForObservers();
   void AnswerObserver(uint64_t observer, const Observe& question);
+  void RouteForObserver(uint64_t observer, RouteTo& question);
+  ShapeFact Explain(const ResourceAmounts& shape);
   ProcessInfo Describe(const Process& process) const;
   void Handle(Process& process, StateReport& message);
   void RememberDead(Process& process, const std::string& how);

@@ -203,6 +203,7 @@ struct Actor {
   uint32_t incarnation = 0;
   // This process has asked for its end, and sends it nothing more: calls after kill() do not run in what was killed.
   bool killed = false;
+  bool refused = false;             // it is dead because no worker can ever be had for it
   uint32_t killed_incarnation = 0;  // the same, of one that may be restarted; 0: none
   int32_t worker = -1;              // of the present incarnation
   uint64_t next_order = 1;

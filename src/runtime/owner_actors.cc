@@ -176,8 +176,9 @@ void Owner::Requeue(Task* task, Actions& out) {
 void Owner::FailCall(Task* task, bool may_have_run, Actions& out) {
   const Actor& actor = *task->actor;
   bool dead = actor.state == ActorState::kDead;
-  std::string text = dead ? "ActorDiedError\n" : "ActorUnavailableError\n";
-  text += "the call of '" + task->what->name + "' failed because its actor " + (dead ? "is dead" : "died and restarts");
+  std::string text = actor.refused ? "UnschedulableError\n" : dead ? "ActorDiedError\n" : "ActorUnavailableError\n";
+  text += "the call of '" + task->what->name + "' failed because its actor ";
+  text += actor.refused ? "can never start" : dead ? "is dead" : "died and restarts";
   if (!actor.why.empty()) text += ": " + actor.why;
   text += may_have_run ? ". The call was running, so it may have had effects" : ". The call did not run";
   if (may_have_run && task->what->max_retries == 0) {
@@ -201,6 +202,7 @@ void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& o
   actor->incarnation = change.incarnation;
   if (state == ActorState::kDead) {
     actor->error = change.error;
+    actor->refused = change.refused != 0;
     BuryActor(actor, out);
     return Settle(out);
   }

@@ -12,7 +12,7 @@ thread_local uint64_t t_execution = 0;
 void Runtime::SetCurrentExecution(uint64_t number) { t_execution = number; }
 uint64_t Runtime::CurrentExecution() { return t_execution; }
 
-Result<Runtime::FoundActor> Runtime::CreateActor(const ActorRequest& request) {
+Result<Runtime::FoundActor> Runtime::CreateActor(const ActorRequest& request, const GiveUp& give_up) {
   std::unique_lock lock(mutex_);
   if (stopped()) return Error{ErrorKind::kGone, "the session has ended"};
   Object* handle = owner_->NewOwned();
@@ -43,63 +43,85 @@ Result<Runtime::FoundActor> Runtime::CreateActor(const ActorRequest& request) {
   Send(std::move(message));
   Perform();
   if (question != 0) {
-    WaitOutcome outcome;
-    do {
-      // The name is asked for once: a signal that wants handling waits for the answer, which comes at once.
-      outcome = WaitUntil(lock, -1, false, [&] { return actor_answers_.contains(question); });
-    } while (outcome == WaitOutcome::kInterrupted);
-    ActorAnswer answer;
-    if (auto it = actor_answers_.find(question); it != actor_answers_.end()) {
-      answer = std::move(it->second);
-      actor_answers_.erase(it);
-    } else {
-      answer.error = "the session has ended";
+    Result<ActorAnswer> answer = AwaitAnswer(lock, actor_answers_, question, give_up);
+    if (!answer && answer.error().kind == ErrorKind::kTimeout) {
+      // The daemon may have created it, or will: it is let go of when that is known.
+      given_up_[question] = handle;
+      return answer.error();
     }
-    if (!answer.error.empty() || answer.actor != handle->id) {
+    if (!answer || !answer->error.empty() || answer->actor != handle->id) {
       owner_->AbandonActor(handle, actions_);
       Perform();
       NotifyPeers(lock);
-      if (!answer.error.empty()) {
-        return Error{outcome == WaitOutcome::kStopped ? ErrorKind::kGone : ErrorKind::kInvalid, answer.error};
-      }
-      return FoundActor{FindReference(answer.actor), std::move(answer.metadata)};
+      if (!answer) return answer.error();
+      if (!answer->error.empty()) return Error{ErrorKind::kInvalid, answer->error};
+      return FoundActor{FindReference(answer->actor), std::move(answer->metadata)};
     }
   }
   NotifyPeers(lock);
   return FoundActor{handle, {}};
 }
 
-Result<Runtime::FoundActor> Runtime::LookupActor(const std::string& name, const std::string& name_space) {
+Result<Runtime::FoundActor> Runtime::LookupActor(const std::string& name, const std::string& name_space,
+                                                 const GiveUp& give_up) {
   std::unique_lock lock(mutex_);
   uint64_t question = next_question_++;
   Send(core::LookupActor{.request = question, .name = name, .name_space = name_space});
-  WaitOutcome outcome;
-  do {
-    outcome = WaitUntil(lock, -1, false, [&] { return actor_answers_.contains(question); });
-  } while (outcome == WaitOutcome::kInterrupted);
-  auto it = actor_answers_.find(question);
-  if (it == actor_answers_.end()) return Error{ErrorKind::kGone, "the session has ended"};
-  ActorAnswer answer = std::move(it->second);
-  actor_answers_.erase(it);
+  Result<ActorAnswer> answer = AwaitAnswer(lock, actor_answers_, question, give_up);
+  if (!answer && answer.error().kind == ErrorKind::kTimeout) given_up_[question] = nullptr;
   NotifyPeers(lock);
-  if (!answer.error.empty()) return Error{ErrorKind::kInvalid, answer.error};
-  return FoundActor{FindReference(answer.actor), std::move(answer.metadata)};
+  if (!answer) return answer.error();
+  if (!answer->error.empty()) return Error{ErrorKind::kInvalid, answer->error};
+  return FoundActor{FindReference(answer->actor), std::move(answer->metadata)};
 }
 
-Result<std::vector<std::pair<std::string, std::string>>> Runtime::ListActors(bool all, const std::string& name_space) {
+Result<std::vector<std::pair<std::string, std::string>>> Runtime::ListActors(bool all, const std::string& name_space,
+                                                                             const GiveUp& give_up) {
   std::unique_lock lock(mutex_);
   uint64_t question = next_question_++;
   Send(core::ListActors{.request = question, .all = all, .name_space = name_space});
-  WaitOutcome outcome;
-  do {
-    outcome = WaitUntil(lock, -1, false, [&] { return actor_lists_.contains(question); });
-  } while (outcome == WaitOutcome::kInterrupted);
-  auto it = actor_lists_.find(question);
-  if (it == actor_lists_.end()) return Error{ErrorKind::kGone, "the session has ended"};
-  auto actors = std::move(it->second.actors);
-  actor_lists_.erase(it);
+  Result<ActorList> answer = AwaitAnswer(lock, actor_lists_, question, give_up);
+  if (!answer && answer.error().kind == ErrorKind::kTimeout) given_up_[question] = nullptr;
   NotifyPeers(lock);
-  return actors;
+  if (!answer) return answer.error();
+  return std::move(answer->actors);
+}
+
+// What the daemon says to question `question`, which was sent. kTimeout: the caller gave up, and must say in given_up_
+// what is to become of the answer; kGone: the session has ended.
+template <class Answer>
+Result<Answer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>& lock, std::unordered_map<uint64_t, Answer>& answers,
+                                    uint64_t question, const GiveUp& give_up) {
+  for (;;) {
+    WaitOutcome outcome = WaitUntil(lock, -1, false, [&] { return answers.contains(question); });
+    if (auto found = answers.find(question); found != answers.end()) {
+      Answer answer = std::move(found->second);
+      answers.erase(found);
+      return answer;
+    }
+    if (outcome != WaitOutcome::kInterrupted) return Error{ErrorKind::kGone, "the session has ended"};
+    if (!give_up) continue;
+    lock.unlock();
+    const bool gives_up = give_up();
+    lock.lock();
+    // If the answer has come in between, it is taken: what is done is not to be undone.
+    if (gives_up && !answers.contains(question)) return Error{ErrorKind::kTimeout, "interrupted"};
+  }
+}
+
+bool Runtime::TakeUnwantedAnswer(uint64_t question, const ActorAnswer* answer) {
+  auto found = given_up_.find(question);
+  if (found == given_up_.end()) return false;
+  Object* handle = found->second;
+  given_up_.erase(found);
+  if (!handle) return true;
+  if (!answer->error.empty() || answer->actor != handle->id) {
+    owner_->AbandonActor(handle, actions_);
+    Perform();
+  } else {
+    DropReference(handle);  // as any handle that nobody wants; a detached actor lives on under its name
+  }
+  return true;
 }
 
 void Runtime::KillActor(Object* handle, bool no_restart) {

@@ -183,6 +183,7 @@ void Runtime::Perform() {
               call.completions->ready.push_back(call.number);  // whoever takes them is woken as all who wait are
               continue;
             }
+            if (call.await != 0) ForgetAwait(call.await);
             AddReference(action.object);
             events_.push_back({.kind = RuntimeEvent::kReady, .object = action.object, .cookie = call.cookie});
             for_front_end = true;

@@ -82,9 +82,9 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
       NumberPeer(it->second.get());
     }
   } else if (auto* m = std::get_if<ActorAnswer>(&message)) {
-    actor_answers_[m->request] = std::move(*m);
+    if (!TakeUnwantedAnswer(m->request, m)) actor_answers_[m->request] = std::move(*m);
   } else if (auto* m = std::get_if<ActorList>(&message)) {
-    actor_lists_[m->request] = std::move(*m);
+    if (!TakeUnwantedAnswer(m->request, nullptr)) actor_lists_[m->request] = std::move(*m);
   } else if (auto* m = std::get_if<LeaseRecalled>(&message)) {
     owner_->LeaseRecalled(m->lease, actions_);
   } else if (auto* m = std::get_if<LeaseRefused>(&message)) {

@@ -61,6 +61,12 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       outcome = WaitOutcome::kStopped;
       break;
     }
+    if (waiting && waiting->report->cancelled &&
+        waiting->report->cancelled->load() != waiting->report->cancelled_before) {
+      waiting->report->cancelled_before = waiting->report->cancelled->load();
+      outcome = WaitOutcome::kInterrupted;
+      break;
+    }
     if (waiting && Look(*waiting, by_executor, &outcome)) break;
     if (by_executor && !blocked) {
       blocked = true;
@@ -210,6 +216,7 @@ void Runtime::BackgroundLoop() {
     } else if (writer_.created() && writer_.HasIdleMemory(welcome_.reserved_bytes)) {
       deadline = NowNs() + 1'000 * kMillisecondNs;
     }
+    if (awaits_seen_) deadline = std::min(deadline, LookAtAwaits(NowNs()));
     background_idle_ = deadline == kNoDeadline;
     if (!polling_) ArmBackground();
     lock.unlock();

@@ -150,7 +150,7 @@ void Fields(V& v, ActorList& m) {
 }
 template <class V>
 void Fields(V& v, ActorChanged& m) {
-  v(m.actor, m.state, m.incarnation, m.worker, m.gpus, m.why, m.error);
+  v(m.actor, m.state, m.incarnation, m.worker, m.gpus, m.why, m.error, m.refused);
 }
 template <class V>
 void Fields(V& v, Observe& m) {

@@ -217,9 +217,10 @@ struct ActorChanged {  // the channel to the worker was opened before
   uint8_t state = 0;  // ActorState
   uint32_t incarnation = 0;
   ProcessId worker;
-  AssignedGpus gpus;  // for its creator
-  std::string why;    // kRestarting, kDead
-  std::string error;  // kDead: the constructor's exception, if it was that
+  AssignedGpus gpus;    // for its creator
+  std::string why;      // kRestarting, kDead
+  std::string error;    // kDead: the constructor's exception, if it was that
+  uint8_t refused = 0;  // kDead: no worker can ever be had for it, as `why` says
 };
 struct ShapeAnswer {
   uint64_t request = 0;

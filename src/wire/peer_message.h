@@ -12,6 +12,9 @@
 
 namespace weft::core {
 
+// An observer of the session that asks processes takes part in routing under such a number, which no process has.
+inline constexpr uint64_t kObserverBit = uint64_t{1} << 63;
+
 enum class PeerMessageKind : uint8_t {
   kMention = 1,       // `process` borrows `id` of the receiver, `count` times more
   kGiveBack = 2,      // ... times less

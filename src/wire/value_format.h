@@ -34,6 +34,7 @@ enum class Tag : uint8_t {
   kAgain = 16,       // as kReference, then uint32: the same handle as the n-th kReference of this value
   kSet = 17,         // uint32 count, items
   kFrozenSet = 18,
+  kHandle = 19,  // uint64 owner, uint64 index, uint32 size, what callers know of the actor (docs/formats.md)
 };
 
 inline constexpr uint32_t kDataAlignment = 64;

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 
 import pytest
 import weft
 from helpers import Driver, hold, note, notes, run_driver, wait_until
+from weft import _core
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -635,3 +637,50 @@ def test_a_detached_actor_outlives_the_worker_that_made_it():
     assert weft.get(found.work.remote(), timeout=30) == 1
     assert weft.get(weft.get_actor("orphan").work.remote(), timeout=30) == 2
     weft.kill(found)
+
+
+@pytest.mark.parametrize("question", ["create", "lookup", "list"])
+def test_ctrl_c_while_the_daemon_is_asked(no_session, question):
+    """The daemon is stopped, so no answer comes; the signal is handled nevertheless, and the session goes on."""
+    weft.init(num_cpus=1)
+
+    @weft.remote
+    class Named:
+        def one(self):
+            return 1
+
+    ask = {
+        "create": lambda: Named.options(name="asked").remote(),
+        "lookup": lambda: weft.get_actor("asked"),
+        "list": lambda: weft.list_named_actors(),
+    }[question]
+    daemon = _core.node_pid()
+    main = threading.main_thread().native_id
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+
+        def interrupt():
+            # If the main thread is asleep ten times in a row, between which it could run, it waits for the answer.
+            seen = []
+
+            def asleep():
+                with open(f"/proc/self/task/{main}/stat") as file:
+                    seen.append(file.read().rpartition(")")[2].split()[0])
+                return seen[-10:] == ["S"] * 10
+
+            wait_until(asleep, 20, "the main thread waits")
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+        thread = threading.Thread(target=interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            thread.start()
+            ask()
+        thread.join()
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    if question == "create":
+        # Nobody holds what may have been created: it ends, and its name is free.
+        wait_until(lambda: weft.list_named_actors() == [], 20, "the name is free")
+    again = Named.options(name="asked").remote()
+    assert weft.get(again.one.remote(), timeout=20) == 1
+    assert weft.get(weft.get_actor("asked").one.remote(), timeout=20) == 1

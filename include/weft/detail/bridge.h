@@ -8,12 +8,15 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
 namespace weft {
 
 struct TaskOptions;
+struct ActorOptions;
+struct CallOptions;
 struct InitOptions;
 
 namespace core {
@@ -75,6 +78,8 @@ struct Failure {
   std::string message = {};  // TaskError: of the exception
   std::string type_name = {}, function_name = {};
   int pid = 0;
+  std::string stack = {};               // of the exception, a line each
+  std::vector<std::string> bases = {};  // classes that its class is derived from
 };
 [[noreturn]] void Throw(const Failure& failure);
 void CheckEpoch(core::Object* object, uint32_t epoch);  // throws if null or of an ended session
@@ -95,19 +100,32 @@ struct Arguments {
   ValueSource Dependency(uint32_t number) const;
 };
 
-struct Bound;  // a function without options, in one session
+// The object behind an actor, in its process.
+struct Instance {
+  void* object = nullptr;
+  const std::type_info* type = nullptr;
+  void (*destroy)(void* object) = nullptr;
+};
 
-// One for each function that the program names in remote<f>, made before main begins.
+struct Bound;  // what is called without options of its own, in one session
+
+// One for each function, method and constructor that the program names, made before main begins.
 struct FunctionRecord {
+  enum Kind : uint8_t { kFunction, kConstructor, kMethod };
   // Makes the arguments in `storage`, from the bytes that follow.
   using Prepare = void (*)(void* storage, const Arguments& arguments, const uint8_t* begin, const uint8_t* end);
-  // Calls the function and destroys the arguments.
-  using Run = void (*)(void* storage, Returning& out);
+  // Calls the function. `again`: it may be called once more with the same arguments, which are then left as they are.
+  using Run = void (*)(void* storage, Instance& instance, Returning& out, bool again);
+  using Destroy = void (*)(void* storage) noexcept;
 
-  FunctionRecord(Prepare prepare, Run run, size_t storage_size, size_t storage_alignment, uint32_t num_returns,
-                 std::string_view name) noexcept;
+  FunctionRecord(Kind kind, const std::type_info* type, Prepare prepare, Run run, Destroy destroy, size_t storage_size,
+                 size_t storage_alignment, uint32_t num_returns, bool repeatable, std::string_view name) noexcept;
+  Kind kind;
+  bool repeatable;             // the arguments can be copied
+  const std::type_info* type;  // of the actor; nullptr for a function
   Prepare prepare;
   Run run;
+  Destroy destroy;  // destroys the arguments; nullptr: nothing to do
   size_t storage_size, storage_alignment;
   uint32_t num_returns;
   std::string_view name;
@@ -121,12 +139,35 @@ void Submit(const core::TaskTemplate* what, Encoder& arguments, core::Object** r
 // The function with these options, in the present session.
 const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& options);
 
+// ---- actors
+// What callers know of an actor beside its id; travels with every handle. Never freed.
+struct ActorInfo;
+const ActorInfo* FindInfo(std::string_view bytes, std::string_view class_name);  // throws if it is of another class
+std::string_view BytesOf(const ActorInfo* info) noexcept;
+// A handle, with a reference for the caller.
+struct FoundActor {
+  core::Object* handle = nullptr;
+  const ActorInfo* info = nullptr;
+};
+FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name, const ActorOptions& options,
+                       Encoder& arguments);
+FoundActor LookupActor(const std::string& name, const std::string* name_space, std::string_view class_name);
+FoundActor CurrentActor(std::string_view class_name);
+// As Submit.
+void SubmitCall(FunctionRecord& method, core::Object* handle, const ActorInfo* info, const CallOptions* options,
+                Encoder& arguments, core::Object** returns);
+void KillActor(core::Object* handle, bool no_restart);
+void Cancel(core::Object* object, bool force, bool recursive);
+// Calls back once, on a thread of weft's, when the object is resolved (or the session has ended).
+void CallWhenReady(core::Object* object, void (*callback)(void* context), void* context);
+
 [[noreturn]] void ThrowNotOfType(const char* wanted, int tag);
 [[noreturn]] void ThrowOutOfRange(const char* wanted);
 [[noreturn]] void ThrowMalformed();
 [[noreturn]] void ThrowWrongFormat(uint8_t format);
 [[noreturn]] void ThrowWrongArray(const char* wanted, const char* found);
 [[noreturn]] void ThrowWrongLength(size_t wanted, size_t found);
+[[noreturn]] void ThrowTooDeep(size_t limit);
 
 // ---- sessions
 uint32_t OpenSession(const InitOptions& options);
