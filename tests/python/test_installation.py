@@ -116,6 +116,15 @@ def test_project_outside(prefix, tmp_path, compiler, options):
     check_hello(hello, prefix / "bin" / "weft")
 
 
+def test_project_of_the_document(prefix, tmp_path):
+    text = (ROOT / "docs" / "user" / "install.md").read_text()
+    for name, language in (("hello.cc", "cpp"), ("CMakeLists.txt", "cmake")):
+        (tmp_path / name).write_text(re.search(rf"```{language}\n(.*?)```", text, re.S)[1])
+    run("cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", tmp_path / "build")
+    assert run(tmp_path / "build" / "hello") == f"49 with weft {VERSION}\n"
+
+
 def test_another_minor_version_is_not_accepted(prefix, tmp_path):
     major, minor, _ = VERSION.split(".")
     (tmp_path / "CMakeLists.txt").write_text(
