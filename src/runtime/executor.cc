@@ -351,7 +351,7 @@ std::vector<SlotFact> Executor::Slots() const {
 }
 
 void Executor::HandBackQueued() {
-  if (mapping_) return;  // the frame at the front of its channel is being read
+  if (mapping_) return;   // the frame at the front of its channel is being read
   if (is_actor_) return;  // its calls can run nowhere else
   TakeAdopted();
   runtime_.doorbell_->TakeRung(Audience::kExecutor, [](uint32_t) {});

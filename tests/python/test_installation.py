@@ -5,11 +5,15 @@ tests/cpp/outside is the user's project. It is built and run where no other weft
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import resource
 import shutil
 import subprocess
+import sys
+import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -112,6 +116,15 @@ def test_project_outside(prefix, tmp_path, compiler, options):
     check_hello(hello, prefix / "bin" / "weft")
 
 
+def test_project_of_the_document(prefix, tmp_path):
+    text = (ROOT / "docs" / "user" / "install.md").read_text()
+    for name, language in (("hello.cc", "cpp"), ("CMakeLists.txt", "cmake")):
+        (tmp_path / name).write_text(re.search(rf"```{language}\n(.*?)```", text, re.S)[1])
+    run("cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", tmp_path / "build")
+    assert run(tmp_path / "build" / "hello") == f"49 with weft {VERSION}\n"
+
+
 def test_another_minor_version_is_not_accepted(prefix, tmp_path):
     major, minor, _ = VERSION.split(".")
     (tmp_path / "CMakeLists.txt").write_text(
@@ -147,7 +160,84 @@ def test_hello_compiles_quickly(prefix, tmp_path):
     assert seconds < 8  # the goal is 4 on an idle machine; a busy one may need twice that
 
 
+def test_program_knows_its_installation(prefix):
+    assert run(prefix / "bin" / "weft", "--cmake-dir") == f"{prefix.resolve()}/lib/cmake/weft\n"
+    assert run(prefix / "bin" / "weft", "--include-dir") == f"{prefix.resolve()}/include\n"
+
+
 def test_library_exports_weft_alone(prefix):
     names = run("nm", "--dynamic", "--defined-only", "--format=just-symbols", prefix / "lib" / LIBRARY).split()
     assert "_ZTIN4weft9WeftErrorE" in names  # what is thrown in one library is caught in another
     assert [name for name in names if not re.match(r"_Z(T.|GV|GVZ|Z)?NK?4weft", name)] == []
+
+
+def repack(package: str, folder: Path) -> None:
+    """A wheel of an installed package, so that nothing has to be fetched."""
+    found = importlib.metadata.distribution(package)
+    with zipfile.ZipFile(folder / f"{package}-{found.version}-py3-none-any.whl", "w") as archive:
+        for file in found.files:
+            if file.suffix != ".pyc" and ".." not in file.parts:
+                archive.write(file.locate(), file)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, ROOT / "scripts" / "wheel.py", BUILD, folder)
+    (found,) = folder.glob("weft-*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def empty_environment(wheel, tmp_path_factory) -> Path:
+    """A virtual environment that has weft from the wheel, and what it needs, and nothing else."""
+    packages = tmp_path_factory.mktemp("packages")
+    repack("cloudpickle", packages)
+    folder = tmp_path_factory.mktemp("empty") / "venv"
+    run(sys.executable, "-m", "venv", folder)
+    run(folder / "bin" / "python", "-m", "pip", "install", "--no-index", "--find-links", packages, wheel)
+    return folder
+
+
+def test_wheel_is_small_and_runs_on_many_systems(wheel):
+    assert re.fullmatch(rf"weft-{re.escape(VERSION)}-cp\d+-cp\d+-manylinux_2_\d+_\w+\.whl", wheel.name)
+    assert wheel.stat().st_size <= 5_000_000
+    shown = run(sys.executable, "-m", "auditwheel", "show", wheel)
+    assert f'"{wheel.stem.split("-")[-1]}"' in shown
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        libraries = [name for name in names if ".so" in Path(name).name]
+        assert sorted(Path(name).parent.as_posix() for name in libraries) == ["weft", "weft/_cpp/lib"]
+        for name in names:
+            assert str(ROOT).encode() not in archive.read(name), f"{name} names the folder weft was built in"
+
+
+def test_wheel_in_an_empty_environment(empty_environment, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            """
+            import weft
+
+            weft.init(num_cpus=2)
+            double = weft.remote(lambda x: 2 * x)
+            print(weft.__version__, weft.get([double.remote(x) for x in range(3)]), weft.__file__)
+            weft.shutdown()
+            """
+        )
+    )
+    version, result, file = re.fullmatch(
+        r"(\S+) (\[.*\]) (\S+)\n", run(empty_environment / "bin" / "python", program, cwd=tmp_path)
+    ).groups()
+    assert (version, result) == (VERSION, "[0, 2, 4]")
+    assert empty_environment in Path(file).parents
+
+
+def test_project_outside_with_the_wheel(empty_environment, tmp_path):
+    command = empty_environment / "bin" / "weft"
+    folder = run(command, "--cmake-dir").strip()
+    assert empty_environment.resolve() in Path(folder).parents
+    assert (Path(run(command, "--include-dir").strip()) / "weft" / "weft.h").exists()
+    hello = build_outside(tmp_path, "g++", f"-Dweft_DIR={folder}")
+    (program,) = empty_environment.rglob("weft/_bin/weft")
+    check_hello(hello, program)
