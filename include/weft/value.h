@@ -148,8 +148,8 @@ constexpr bool CheckStruct() {
   static_assert(!kIsArrayType<T>,
                 "weft: an Array is a value of its own and no part of another one: pass it by itself, or a "
                 "weft::Ref<weft::Array<T>> inside");
-  constexpr bool named = std::is_pointer_v<T> || std::is_array_v<T> || std::is_same_v<T, long double> ||
-                         kIsArrayType<T>;
+  constexpr bool named =
+      std::is_pointer_v<T> || std::is_array_v<T> || std::is_same_v<T, long double> || kIsArrayType<T>;
   constexpr bool aggregate = std::is_aggregate_v<T> && !named;
   static_assert(named || aggregate,
                 "weft: this type is neither a number, a string, a standard container nor an aggregate struct; give it "
@@ -164,7 +164,8 @@ constexpr bool CheckStruct() {
       static_assert(arrays || count <= kMaxFields,
                     "weft: a struct of more than 32 fields cannot be taken apart; give it a function weft_fields");
       constexpr bool received = std::is_default_constructible_v<T> || std::is_move_assignable_v<T>;
-      static_assert(received, "weft: a struct with references, or with constants that have no default, cannot be received");
+      static_assert(received,
+                    "weft: a struct with references, or with constants that have no default, cannot be received");
       return !arrays && count <= kMaxFields && received;
     }
   }
@@ -306,13 +307,11 @@ concept UniqueMapping = Mapping<T> && requires(T& c, typename T::key_type k, typ
 template <class T>
 concept SetLike = Keyed<T> && !Mapping<T>;
 template <class T>
-concept Appendable = Container<T> && !Keyed<T> && requires(T& c, typename T::value_type v) {
-  c.push_back(std::move(v));
-};
+concept Appendable =
+    Container<T> && !Keyed<T> && requires(T& c, typename T::value_type v) { c.push_back(std::move(v)); };
 template <class T>
-concept Forward = Container<T> && !Keyed<T> && !Appendable<T> && requires(T& c, typename T::value_type v) {
-  c.insert_after(c.before_begin(), std::move(v));
-};
+concept Forward = Container<T> && !Keyed<T> && !Appendable<T> &&
+                  requires(T& c, typename T::value_type v) { c.insert_after(c.before_begin(), std::move(v)); };
 template <class T>
 concept PointerLike = !SaysFields<T> && requires(T& p, typename T::element_type* raw) {
   { p.get() } -> std::same_as<typename T::element_type*>;
@@ -386,8 +385,8 @@ struct Codec<T> {
 
 template <detail::SetLike T>
 struct Codec<T> {
-  static constexpr bool kUnique = !std::same_as<decltype(std::declval<T&>().insert(std::declval<typename T::key_type>())),
-                                                typename T::iterator>;
+  static constexpr bool kUnique =
+      !std::same_as<decltype(std::declval<T&>().insert(std::declval<typename T::key_type>())), typename T::iterator>;
   static void Encode(Encoder& out, const T& value) {
     constexpr bool set = kUnique && detail::kIsScalar<typename T::key_type>;
     detail::EncodeItems(out, set ? detail::Tag::kSet : detail::Tag::kList, value);

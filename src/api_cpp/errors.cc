@@ -155,8 +155,9 @@ void ThrowWrongLength(size_t wanted, size_t found) {
 }
 
 void ThrowTooDeep(size_t limit) {
-  throw ValueTypeError("the value has more than " + std::to_string(limit) +
-                       " pointers in each other; a circle of pointers cannot be sent at all, and a long chain as a list");
+  throw ValueTypeError(
+      "the value has more than " + std::to_string(limit) +
+      " pointers in each other; a circle of pointers cannot be sent at all, and a long chain as a list");
 }
 
 }  // namespace weft::detail

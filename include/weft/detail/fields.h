@@ -73,9 +73,7 @@ constexpr bool HasBase() {
 // behind it.
 template <class T, size_t... Before, size_t... After>
 constexpr bool TakesPair(std::index_sequence<Before...>, std::index_sequence<After...>) {
-  return requires {
-    T{((void)Before, AnyField<T>{})..., {AnyNumber{}, AnyNumber{}}, ((void)After, AnyField<T>{})...};
-  };
+  return requires { T{((void)Before, AnyField<T>{})..., {AnyNumber{}, AnyNumber{}}, ((void)After, AnyField<T>{})...}; };
 }
 
 // A C array takes as many initialisers as it has elements, or one in braces: then fewer fit in all.
@@ -98,10 +96,10 @@ template <class T>
 constexpr auto Fields(T& value) {
   constexpr size_t n = CountFields<std::remove_const_t<T>>();
 // NOLINTNEXTLINE: bindings cannot be counted otherwise
-#define WEFT_FIELDS(count, ...)      \
-  if constexpr (n == count) {        \
-    auto& [__VA_ARGS__] = value;     \
-    return std::tie(__VA_ARGS__);    \
+#define WEFT_FIELDS(count, ...)   \
+  if constexpr (n == count) {     \
+    auto& [__VA_ARGS__] = value;  \
+    return std::tie(__VA_ARGS__); \
   } else
   // clang-format off
   WEFT_FIELDS(1, f0)
