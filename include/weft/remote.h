@@ -420,9 +420,10 @@ struct ResultOf<Returns<T...>> {
 };
 
 // The entry in the program's table. Its address is its identity, so functions of the same name in different files are
-// different functions.
+// different functions. Hidden, so that each library and executable has its own entry for a function of a header: else
+// it would depend on the order of loading which of them has it.
 template <class Body>
-struct Registered {
+struct [[gnu::visibility("hidden")]] Registered {
   using Code = Trampoline<Body, std::make_index_sequence<std::tuple_size_v<typename Body::Parameters>>>;
   inline static FunctionRecord record{Body::kKind,
                                       Body::Type(),
@@ -431,6 +432,7 @@ struct Registered {
                                       Code::Destroyer(),
                                       sizeof(typename Code::Kept),
                                       alignof(typename Code::Kept),
+                                      std::tuple_size_v<typename Body::Parameters>,
                                       ResultOf<typename Body::Result>::kCount,
                                       Code::kRepeatable,
                                       Body::Name()};

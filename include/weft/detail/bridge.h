@@ -132,7 +132,8 @@ struct FunctionRecord {
   using Destroy = void (*)(void* storage) noexcept;
 
   FunctionRecord(Kind kind, const std::type_info* type, Prepare prepare, Run run, Destroy destroy, size_t storage_size,
-                 size_t storage_alignment, uint32_t num_returns, bool repeatable, std::string_view name) noexcept;
+                 size_t storage_alignment, uint32_t num_parameters, uint32_t num_returns, bool repeatable,
+                 std::string_view name) noexcept;
   Kind kind;
   bool repeatable;             // the arguments can be copied
   const std::type_info* type;  // of the actor; nullptr for a function
@@ -140,7 +141,7 @@ struct FunctionRecord {
   Run run;
   Destroy destroy;  // destroys the arguments; nullptr: nothing to do
   size_t storage_size, storage_alignment;
-  uint32_t num_returns;
+  uint32_t num_parameters, num_returns;
   std::string_view name;
   FunctionRecord* next;
   std::atomic<const Bound*> bound{nullptr};
