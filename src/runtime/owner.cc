@@ -341,6 +341,7 @@ void Owner::Announce(Object* object, Actions& out) {
       if (i > 0 && (*dependents)[i - 1] == task) continue;
       if (task->state == TaskState::kQueued) {
         if (failed) {
+          MarkDirty(task->actor);  // those behind it wait no longer
           task->actor->queue.Remove(task);
           Retry(task, out);
         } else if (task->unresolved == 0) {
@@ -552,12 +553,22 @@ void Owner::Revoke(Task* task, Actions& out) {
   out.push_back({.kind = ActionKind::kRevoke, .worker = task->worker, .task = task, .number = task->handle});
 }
 
+void Owner::RevokeEnded(Task* task) {
+  if (!task->actor) {
+    --shapes_[task->what->shape].revoking;
+  } else if (task->to_follow) {
+    task->to_follow = false;
+    --task->actor->to_follow;
+    MarkDirty(task->actor);
+  }
+}
+
 void Owner::RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
   Task* task = tasks_.Find(task_handle);
   if (!task || task->state != TaskState::kRevoking) return;
   LeasedWorker& worker = workers_[task->worker];
-  if (!task->actor) --shapes_[task->what->shape].revoking;
+  RevokeEnded(task);
   task->state = TaskState::kPushed;
   if (revoked) {
     TakeBack(task, out);
@@ -691,6 +702,7 @@ void Owner::Finish(Task* task, Actions& out) {
     }
   }
   task->state = TaskState::kFinished;
+  ++finished_tasks_;
   if (task->what->kind == TemplateKind::kCall) --task->actor->pending_calls;
   Object* handle = task->holds_handle ? task->actor->handle : nullptr;
   auto dependencies = std::move(task->dependencies);
@@ -716,7 +728,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
     if (!(faults.accept_late_replies && task && task->worker >= 0 && kind == ReplyKind::kValues)) return;
   }
   LeasedWorker& worker = workers_[task->worker];
-  if (task->state == TaskState::kRevoking && !task->actor) --shapes_[task->what->shape].revoking;
+  if (task->state == TaskState::kRevoking) RevokeEnded(task);
   worker.pushed.Remove(task);
   task->worker = -1;
   task->state = TaskState::kWaiting;
@@ -726,6 +738,15 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   if (handed_back) {
     if (kind == ReplyKind::kHandedBackBlocked) worker.blocked = true;
     UnmentionArguments(task, from, out);
+    if (task->what->kind == TemplateKind::kCreation) {
+      // Calls behind it would now be before it, and wait for it: they follow it once more.
+      for (Task* call = worker.pushed.first; call; call = call->next) {
+        if (call->state != TaskState::kPushed) continue;
+        call->to_follow = true;
+        ++task->actor->to_follow;
+        Revoke(call, out);
+      }
+    }
     if (task->cancelled) {
       FailCancelled(task, out);
     } else if (!faults.forget_handed_back) {

@@ -120,6 +120,7 @@ void Owner::PumpActor(Actor* actor, Actions& out) {
     LeasedWorker& worker = workers_[actor->worker];
     if (worker.dead || worker.full || worker.pushed.size >= max_pushed_calls) return;
     Task* next = task->next;
+    if (actor->to_follow > 0 && task->what->kind == TemplateKind::kCall) return;
     if (task->unresolved > 0) {
       if (!actor->out_of_order || task->what->kind == TemplateKind::kCreation) return;
     } else {
@@ -308,6 +309,7 @@ void Owner::CancelTask(Task* task, bool force, bool recursive, Actions& out) {
       FailCancelled(task, out);
       break;
     case TaskState::kQueued:
+      MarkDirty(task->actor);  // those behind it wait no longer
       task->actor->queue.Remove(task);
       FailCancelled(task, out);
       break;
