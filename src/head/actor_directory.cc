@@ -223,9 +223,7 @@ void ActorDirectory::Handle(const ActorConstructedReported& event, std::vector<D
     TellAll(*entry, "", out);
     return;
   }
-  // Running it again would fail again. The worker may own what its exception refers to, and stay for that; it no longer
-  // needs what constructing it took.
-  out.emplace_back(SettleActor{event.actor});
+  // Running it again would fail again. The worker may own what its exception refers to.
   out.emplace_back(LetWorkerLeave{actor.worker});
   Die(event.actor, "the constructor of " + Called(actor) + " raised an exception", event.error, out);
 }

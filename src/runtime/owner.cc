@@ -341,7 +341,7 @@ void Owner::Announce(Object* object, Actions& out) {
       if (i > 0 && (*dependents)[i - 1] == task) continue;
       if (task->state == TaskState::kQueued) {
         if (failed) {
-          MarkDirty(task->actor);  // those behind it wait no longer
+          if (!faults.forget_calls_behind_a_failed_one) MarkDirty(task->actor);  // those behind it wait no longer
           task->actor->queue.Remove(task);
           Retry(task, out);
         } else if (task->unresolved == 0) {
@@ -572,7 +572,7 @@ void Owner::RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, A
   task->state = TaskState::kPushed;
   if (revoked) {
     TakeBack(task, out);
-    task->cancelled ? FailCancelled(task, out) : Retry(task, out);
+    task->cancelled && !faults.retry_cancelled ? FailCancelled(task, out) : Retry(task, out);
   } else if (worker.dead && task->cancelled) {
     TakeBack(task, out);
     FailCancelled(task, out);
@@ -725,7 +725,8 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   bool owed = task && (task->state == TaskState::kPushed || task->state == TaskState::kRevoking) &&
               workers_[task->worker].process == from;
   if (!owed) {
-    if (!(faults.accept_late_replies && task && task->worker >= 0 && kind == ReplyKind::kValues)) return;
+    bool accept = faults.accept_late_replies || (faults.accept_replies_of_earlier_lives && task && task->actor);
+    if (!(accept && task && task->worker >= 0 && kind == ReplyKind::kValues)) return;
   }
   LeasedWorker& worker = workers_[task->worker];
   if (task->state == TaskState::kRevoking) RevokeEnded(task);
@@ -768,6 +769,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
       FailTask(task, ValueKind::kSystemError, "WorkerCrashedError\nthe worker sent a malformed reply", out);
     } else if (kind == ReplyKind::kCancelled || kind == ReplyKind::kExited) {
       FailTask(task, ValueKind::kSystemError, error, out);
+      if (faults.forget_lease_of_cancelled) DropLease(worker);
     } else {
       FailTask(task, ValueKind::kTaskError, error, out);
     }

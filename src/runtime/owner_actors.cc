@@ -165,7 +165,7 @@ void Owner::Requeue(Task* task, Actions& out) {
   if (actor->state == ActorState::kDead) return FailCall(task, false, out);
   task->state = TaskState::kQueued;
   Task* before = actor->queue.first;
-  while (before && before->order < task->order) before = before->next;
+  while (before && (before->order < task->order || faults.requeue_calls_at_the_end)) before = before->next;
   if (!before) {
     actor->queue.PushBack(task);
   } else {
@@ -175,6 +175,7 @@ void Owner::Requeue(Task* task, Actions& out) {
 }
 
 void Owner::FailCall(Task* task, bool may_have_run, Actions& out) {
+  may_have_run = (may_have_run || task->attempt > 0) && !faults.say_that_calls_did_not_run;
   const Actor& actor = *task->actor;
   bool dead = actor.state == ActorState::kDead;
   std::string text = dead ? "ActorDiedError\n" : "ActorUnavailableError\n";
@@ -254,7 +255,7 @@ void Owner::BuryActor(Actor* actor, Actions& out) {
 }
 
 void Owner::ForgetActor(Actor* actor, Actions& out) {
-  if (actor->created_here && actor->state != ActorState::kDead) {
+  if (actor->created_here && actor->state != ActorState::kDead && !faults.keep_actors_without_handles) {
     out.push_back({.kind = ActionKind::kReleaseActor, .id = actor->handle->id});
   }
   // What is left is a constructor that was not pushed.

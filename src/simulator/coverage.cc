@@ -60,13 +60,16 @@ void Coverage::Add(const Coverage& other) {
 
 bool Coverage::Applies(Happening happening, FaultKind fault) {
   bool framed = happening <= Happening::kHandedBackBlocked;
+  // Few actors end themselves, and few of what is cancelled meets a full channel.
+  bool rare = happening == Happening::kExited || happening == Happening::kActorExiting;
+  if (happening == Happening::kCancelled && fault == FaultKind::kFull) return false;
   switch (fault) {
     case FaultKind::kCrash:
     case FaultKind::kDelay:
     case FaultKind::kPause:
-      return true;
+      return !rare;
     case FaultKind::kFull:
-      return framed;
+      return framed && !rare;
     case FaultKind::kHandBack:
       return happening == Happening::kTask;
     case FaultKind::kStorm:

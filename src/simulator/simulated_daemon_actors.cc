@@ -100,7 +100,11 @@ void SimulatedDaemon::Perform(const KillActorWorker& action) {
   if (Knows(action.worker)) Kill(action.worker);
 }
 
-void SimulatedDaemon::Perform(const LetWorkerLeave& action) { Tell(action.worker, Exit{}); }
+void SimulatedDaemon::Perform(const LetWorkerLeave& action) {
+  RereadBlockedFlags();
+  scheduler.Handle(WorkerLetGo{action.worker}, scheduler_actions_);
+  Tell(action.worker, Exit{});
+}
 
 void SimulatedDaemon::Perform(const RefuseSender& action) {
   world_.Fail("the directory refused process " + std::to_string(action.process.value) + ": it " + action.why);

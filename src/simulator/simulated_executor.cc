@@ -77,6 +77,7 @@ void SimulatedProcess::AnswerRevokes() {
       SimulatedProcess* receiver = world.Find(channel->submitter);
       int64_t extra = world.Sent(Happening::kRevokeAnswered, this, receiver);
       if (receiver->alive) receiver->WakeDrain(world.Delay(), extra);
+      if (!body_) WakeExecutor();  // what is behind it may be taken now
     }
   }
 }
@@ -216,6 +217,7 @@ void SimulatedProcess::TakeTask(SimulatedChannel& channel) {
   if (task.kind == TemplateKind::kCreation) {
     actor_ = task.actor;
     incarnation_ = task.incarnation;
+    if (owner.Find(actor_)) world.loose.insert(actor_);
   }
   world.BodyStarted(task, *this);
   auto take = [&](ObjectId reference) {

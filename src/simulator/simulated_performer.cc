@@ -168,8 +168,6 @@ void SimulatedProcess::Perform() {
         }
         break;
       case ActionKind::kMention:
-        if (action.id == actor_) world.loose.insert(actor_);
-        [[fallthrough]];
       case ActionKind::kGiveBack:
         Route(action.id.owner,
               {.kind = action.kind == ActionKind::kMention ? PeerMessageKind::kMention : PeerMessageKind::kGiveBack,

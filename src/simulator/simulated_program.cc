@@ -38,6 +38,7 @@ void SimulatedProcess::Drop(Object* object) {
 
 void SimulatedProcess::Keep(Object* object) {
   AddReference(object);
+  if (object->id == actor_) world.loose.insert(actor_);
   if (world.IsActor(object->id)) {
     world.coverage.Did(Deed::kHandleReceived);
     body_->handles.push_back(object);
@@ -95,7 +96,10 @@ void SimulatedProcess::DoStep() {
       }
       break;
     case Step::kCall:
-      if (!body.handles.empty() && MaySubmit()) CallActor();
+      if (body.handles.empty() || !MaySubmit()) break;
+      CallActor();
+      // As programs mostly do; and so circles come about.
+      if (!driver_ && !body.variables.empty() && body.random.Chance(50)) return BeginGet(body.variables.back());
       break;
     case Step::kLookUp:
       return LookUpActor();

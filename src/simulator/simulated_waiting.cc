@@ -164,10 +164,14 @@ ProcessFact SimulatedProcess::FactOfSelf() const {
 }
 
 void SimulatedProcess::AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request) {
-  Drain();  // a reply that lies in a ring is known to who reads the answer
-  PeerMessage answer{.kind = PeerMessageKind::kWhy, .id = subject, .count = request};
-  answer.bytes = subject.index == 0 ? EncodeFact(FactOfSelf()) : EncodeFact(owner.Explain(subject));
-  Route(asker, answer);
+  int64_t delay = world.random.Chance(30) ? static_cast<int64_t>(world.random.Below(static_cast<uint64_t>(world.slow_answer_ns) + 1)) : 0;
+  world.Later(this, delay, Happening::kAskWhy, [this, asker, subject, request] {
+    Drain();  // a reply that lies in a ring is known to who reads the answer
+    PeerMessage answer{.kind = PeerMessageKind::kWhy, .id = subject, .count = request};
+    answer.bytes = subject.index == 0 ? EncodeFact(FactOfSelf()) : EncodeFact(owner.Explain(subject));
+    Route(asker, answer);
+    Flush();
+  });
 }
 
 void SimulatedProcess::BeginPass(std::unique_ptr<WaitGraph> graph) {

@@ -40,7 +40,12 @@ World::World(const SimulationOptions& the_options) : options(the_options), rando
   asynchronous = random.Chance(40);
   room = random.Chance(40) ? 2 + random.Below(6) : 300;
   most_pushed = random.Chance(50) ? 2 + random.Below(12) : 256;
-  first_look_ns = random.Chance(30) ? 200 * kMs : static_cast<int64_t>(kMs / 10 + random.Below(10 * kMs));
+  first_look_ns = random.Chance(30) ? 200 * kMs : static_cast<int64_t>(kMs / 50 + random.Below(10 * kMs));
+  if (random.Chance(50)) {
+    // Much changes while somebody asks around.
+    first_look_ns = static_cast<int64_t>(kMs / 50 + random.Below(kMs / 5));
+    slow_answer_ns = kMs / 5 + static_cast<int64_t>(random.Below(10 * kMs));
+  }
   if (!calm) {
     uint64_t crashes = random.Below(12);
     for (uint64_t i = 0; i < crashes; ++i) {
@@ -52,6 +57,13 @@ World::World(const SimulationOptions& the_options) : options(the_options), rando
       // The rare ones need a plan most.
       if (workload.long_pause && i < 2) {
         planned_faults_.push_back({static_cast<FaultKind>(random.Below(3)), Happening::kExit, 0});
+        continue;
+      }
+      if (workload.actors > 0 && i < 4) {
+        constexpr Happening kRare[] = {Happening::kPlaceActor, Happening::kWatchActor, Happening::kCancelled,
+                                       Happening::kActorExiting, Happening::kExited, Happening::kReleaseActor};
+        planned_faults_.push_back(
+            {static_cast<FaultKind>(random.Below(3)), kRare[random.Below(std::size(kRare))], 0});
         continue;
       }
       planned_faults_.push_back({static_cast<FaultKind>(random.Below(3)),

@@ -174,7 +174,7 @@ class World {
   std::map<ObjectId, KnownActor> actors;
   std::set<ObjectId> tainted;
   // Handles that their owner may let go although somebody knows them: those that were found by name, until it hears of
-  // it, and those that an actor itself has handed on, as an actor that knows itself does not keep itself.
+  // it, and those that the actor itself knows and may hand on, as an actor that knows itself does not keep itself.
   std::set<ObjectId> loose;
   uint64_t helps = 0;
   std::set<std::pair<ObjectId, ProcessId>> orphaned;
@@ -197,6 +197,7 @@ class World {
   uint32_t fail_start_percent = 0;
   bool asynchronous = false;  // channels
   int64_t first_look_ns = 0;  // after which a wait is looked into
+  int64_t slow_answer_ns = 0;  // at most, until somebody says why something waits
   size_t room = 0;            // in a channel
   size_t most_pushed = 0;     // to one worker
 

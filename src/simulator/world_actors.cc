@@ -135,7 +135,7 @@ void World::NameFound(const std::string& name, const ActorAnswer& answer) {
 }
 
 std::string World::WhyCallMayNotFailSo(const Submitted& task, const SimulatedValue& value) {
-  const std::string& text = value.bytes;
+  const std::string text = value.bytes.substr(0, value.bytes.find('\0'));  // without the exception that caused it
   const KnownActor& actor = actors.at(task.actor);
   bool died = text.starts_with("ActorDiedError"), unavailable = text.starts_with("ActorUnavailableError");
   if (!died && !unavailable) return "there is no reason for it";
