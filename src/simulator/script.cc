@@ -29,6 +29,16 @@ Workload DrawWorkload(Random& random) {
     w.timeout_percent = static_cast<uint32_t>(random.Below(3) * 15);
   }
   if (random.Chance(70)) w.cancel_share = static_cast<uint32_t>(1 + random.Below(6));
+  if (random.Chance(20)) {
+    // Few actors that call each other all the time: circles, and what looks like circles.
+    w.actors = static_cast<uint32_t>(2 + random.Below(3));
+    w.holders = 0;
+    w.max_depth = 4;
+    w.call_share = 60;
+    w.kill_share = w.cancel_share = w.timeout_percent = w.raise_percent = 0;
+    w.longest_compute_ns = 300'000;
+    w.long_pause = false;
+  }
   return w;
 }
 

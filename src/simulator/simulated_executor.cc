@@ -243,6 +243,10 @@ void SimulatedProcess::TakeTask(SimulatedChannel& channel) {
     }
   }
   for (ObjectId reference : task.contained) take(reference);
+  // What an actor's state knows, its methods use.
+  for (Object* known : actor_ ? globals_ : std::vector<Object*>()) {
+    if (world.IsActor(known->id) && body_->handles.size() < 4) Keep(known);
+  }
   TakeEarlyCancel();
   ScheduleStep(world.Delay());
 }

@@ -86,6 +86,7 @@ void World::ActorPlaced(ObjectId id, ProcessId worker) {
   if (actor.worker && daemon->Knows(actor.worker)) Fail(Text(id) + " was given two workers");
   actor.worker = worker;
   ++actor.incarnation;
+  if (SimulatedProcess* process = Find(worker); process && process->owner.Find(id)) loose.insert(id);
 }
 
 void World::ActorToldOf(const ActorChanged& change) {
