@@ -224,6 +224,7 @@ void Owner::Want(Object* object, Actions& out) {
 }
 
 void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
+  if (object->id.owner == receiver && receiver == self_) Hold(object);  // returned by an actor to itself: see Replied
   if (object->id.owner == receiver || dead_.contains(receiver)) return;
   if (object->borrowed) {
     if (dead_.contains(object->id.owner)) return;
@@ -664,7 +665,7 @@ void Owner::MentionArguments(Task* task, ProcessId worker, Actions& out) {
   auto mention = [&](Object* object) {
     if (!task->mentioned) task->mentioned = std::make_unique<std::vector<Object*>>();
     task->mentioned->push_back(object);
-    Mention(object, worker, out);
+    if (object->id.owner != worker) Mention(object, worker, out);
   };
   if (task->contained) {
     for (Object* object : *task->contained) mention(object);
@@ -721,12 +722,20 @@ void Owner::Finish(Task* task, Actions& out) {
 void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::string_view error,
                     const std::vector<ReturnedValue>& values, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
+  // What an actor returns of its own to itself is held while the reply lies in the channel.
+  auto let_go = [&] {
+    for (size_t i = 0; from == self_ && i < values.size(); ++i) {
+      for (ObjectId id : values[i].contained) {
+        if (Object* object = id.owner == self_ ? Find(id) : nullptr) Unhold(object, out);
+      }
+    }
+  };
   Task* task = tasks_.Find(task_handle);
   bool owed = task && (task->state == TaskState::kPushed || task->state == TaskState::kRevoking) &&
               workers_[task->worker].process == from;
   if (!owed) {
     bool accept = faults.accept_late_replies || (faults.accept_replies_of_earlier_lives && task && task->actor);
-    if (!(accept && task && task->worker >= 0 && kind == ReplyKind::kValues)) return;
+    if (!(accept && task && task->worker >= 0 && kind == ReplyKind::kValues)) return let_go();
   }
   LeasedWorker& worker = workers_[task->worker];
   if (task->state == TaskState::kRevoking) RevokeEnded(task);
@@ -779,8 +788,10 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   if (worker.actor) {
     if (worker.actor->queue.first && (worker.pushed.size <= max_pushed_calls / 2 || handed_back))
       MarkDirty(worker.actor);
+    let_go();
     return Settle(out);
   }
+  let_go();
   Shape& shape = shapes_[worker.shape];
   bool refill = shape.ready.first ? worker.pushed.size <= max_pushed / 2 : worker.pushed.size == 0;
   if (worker.leased && (refill || handed_back)) MarkDirty(worker.shape);

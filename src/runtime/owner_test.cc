@@ -55,7 +55,7 @@ class Transcript {
                       actions);
     Report(handle, ActorState::kStarting, 1, worker);
     if (!constructed) return handle;
-    EXPECT_EQ(Actions(), "push new to 2");
+    EXPECT_EQ(Actions(), "push new to " + std::to_string(worker.value));
     owner.Replied(worker, handles.at("new"), ReplyKind::kValues, "", {}, now, actions);
     Report(handle, ActorState::kAlive, 1, worker);
     EXPECT_EQ(Actions(), "");
@@ -233,6 +233,22 @@ TEST(Owner, AConstructorThatIsHandedBackGoesBeforeItsCallsAgain) {
   EXPECT_EQ(t.Actions(), "");  // not before those that were called earlier
   t.Revoked("a", true);
   EXPECT_EQ(t.Actions(), "push a to 2; push b to 2; push c to 2");
+}
+
+TEST(Owner, WhatAnActorReturnsToItselfIsKeptUntilItsReplyIsRead) {
+  Transcript t;
+  Object* handle = t.Actor(kSelf);
+  Object* mine = t.Put("value");
+  Object* a = t.Call(handle, "a", {mine});
+  EXPECT_EQ(t.Actions(), "push a to 1");
+  ObjectId id = mine->id;
+  t.owner.Mention(mine, kSelf, t.actions);
+  t.Drop(mine);
+  t.Reply(kSelf, "a", ReplyKind::kValues, {id});
+  ASSERT_EQ(t.owner.Find(id), mine);
+  EXPECT_EQ(a->contained->at(0), mine);
+  t.Drop(a);
+  EXPECT_EQ(t.owner.Find(id), nullptr);
 }
 
 TEST(Owner, ACallThatRanBeforeAndIsQueuedSaysSoWhenItsActorDies) {

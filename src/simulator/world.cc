@@ -61,7 +61,8 @@ World::World(const SimulationOptions& the_options) : options(the_options), rando
       }
       if (workload.actors > 0 && i < 4) {
         constexpr Happening kRare[] = {Happening::kPlaceActor, Happening::kWatchActor, Happening::kCancelled,
-                                       Happening::kActorExiting, Happening::kExited, Happening::kReleaseActor};
+                                       Happening::kActorExiting, Happening::kExited, Happening::kReleaseActor,
+                                       Happening::kKillActor, Happening::kCancelObject};
         planned_faults_.push_back(
             {static_cast<FaultKind>(random.Below(3)), kRare[random.Below(std::size(kRare))], 0});
         continue;
