@@ -297,6 +297,7 @@ void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
   switch (m.kind) {
     case PeerMessageKind::kMention:
     case PeerMessageKind::kGiveBack: {
+      if (world.IsActor(m.id) && world.actors.at(m.id).worker == m.process) world.loose.insert(m.id);
       if (!Excused(m.id, from) && !owner.Find(m.id) && world.Trusted(from) && world.Trusted(m.process)) {
         world.Fail("process " + std::to_string(from.value) + " speaks of object " + std::to_string(m.id.index) +
                    " of " + std::to_string(id.value) + ", which was freed");

@@ -86,7 +86,11 @@ void World::ActorPlaced(ObjectId id, ProcessId worker) {
   if (actor.worker && daemon->Knows(actor.worker)) Fail(Text(id) + " was given two workers");
   actor.worker = worker;
   ++actor.incarnation;
-  if (SimulatedProcess* process = Find(worker); process && process->owner.Find(id)) loose.insert(id);
+  // Does it know itself, from before it was the actor?
+  SimulatedProcess *process = Find(worker), *creator = Find(id.owner);
+  Object* handle = creator ? creator->owner.Find(id) : nullptr;
+  bool counted = handle && handle->borrowers && handle->borrowers->contains(worker);
+  if (counted || (process && process->owner.Find(id))) loose.insert(id);
 }
 
 void World::ActorToldOf(const ActorChanged& change) {
