@@ -51,8 +51,8 @@ class Transcript {
     Object* handle = Put("");
     TaskTemplate what = *What(0, 0);
     what.kind = TemplateKind::kCreation;
-    owner.CreateActor(handle, {.what = owner.InternTemplate(what), .arguments = "new"}, {.keep_for_restarts = true}, now,
-                      actions);
+    owner.CreateActor(handle, {.what = owner.InternTemplate(what), .arguments = "new"}, {.keep_for_restarts = true},
+                      now, actions);
     Report(handle, ActorState::kStarting, 1, worker);
     if (!constructed) return handle;
     EXPECT_EQ(Actions(), "push new to " + std::to_string(worker.value));
@@ -64,7 +64,8 @@ class Transcript {
   void Report(Object* handle, ActorState state, uint32_t incarnation, ProcessId worker) {
     owner.ActorReported({handle->id, static_cast<uint8_t>(state), incarnation, worker}, now, actions);
   }
-  Object* Call(Object* handle, const std::string& name, std::vector<Object*> dependencies = {}, int32_t max_retries = 0) {
+  Object* Call(Object* handle, const std::string& name, std::vector<Object*> dependencies = {},
+               int32_t max_retries = 0) {
     TaskTemplate what = *What(max_retries);
     what.kind = TemplateKind::kCall;
     what.method = "method";

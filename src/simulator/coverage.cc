@@ -12,13 +12,17 @@ std::string Join(std::string_view a, std::string_view b, std::string_view c = {}
   return text;
 }
 
-constexpr std::string_view kHappenings[] = {
-    "Task",         "Values",       "TaskError",         "RetryableError", "Cancelled",      "Exited",
-    "HandedBack",   "HandedBackBlocked", "RevokeAsked", "RevokeAnswered", "WorkerReady", "RequestLeases",
-    "ReturnLease",  "Blocked", "FreeObjects", "CreateActor", "PlaceActor", "LookupActor", "WatchActor", "ReleaseActor",
-    "KillActor", "ActorConstructed", "ActorExiting", "AskShape", "Mention", "GiveBack", "AskValue", "Value",
-    "CancelObject", "CancelTask", "AskWhy", "Why", "ChannelOpened", "LeaseGranted", "LeaseRecalled",  "LeaseRefused",
-    "ProcessDied",    "ObjectsFreed", "Exit", "ActorAnswer", "ActorChanged", "ShapeAnswer"};
+constexpr std::string_view kHappenings[] = {"Task",          "Values",           "TaskError",     "RetryableError",
+                                            "Cancelled",     "Exited",           "HandedBack",    "HandedBackBlocked",
+                                            "RevokeAsked",   "RevokeAnswered",   "WorkerReady",   "RequestLeases",
+                                            "ReturnLease",   "Blocked",          "FreeObjects",   "CreateActor",
+                                            "PlaceActor",    "LookupActor",      "WatchActor",    "ReleaseActor",
+                                            "KillActor",     "ActorConstructed", "ActorExiting",  "AskShape",
+                                            "Mention",       "GiveBack",         "AskValue",      "Value",
+                                            "CancelObject",  "CancelTask",       "AskWhy",        "Why",
+                                            "ChannelOpened", "LeaseGranted",     "LeaseRecalled", "LeaseRefused",
+                                            "ProcessDied",   "ObjectsFreed",     "Exit",          "ActorAnswer",
+                                            "ActorChanged",  "ShapeAnswer"};
 static_assert(std::size(kHappenings) == static_cast<size_t>(Happening::kCount));
 constexpr std::string_view kFaults[] = {"crash", "delay", "pause", "full", "hand back", "storm", "untimely"};
 static_assert(std::size(kFaults) == static_cast<size_t>(FaultKind::kCount));
@@ -26,14 +30,38 @@ constexpr std::string_view kPoints[] = {"starting",    "idle",       "on a messa
                                         "before send", "after send", "before claim", "after claim", "in the body",
                                         "in get",      "after body", "before reply", "after reply"};
 static_assert(std::size(kPoints) == static_cast<size_t>(CrashPoint::kCount));
-constexpr std::string_view kDeeds[] = {"actor created", "actor restarted", "actor killed", "actor killed to restart",
-    "actor ended with its last handle", "actor ended itself", "actor ended with its creator", "actor refused",
-    "actor outlived its creator", "constructor raised",
-    "constructor waited for arguments", "name taken", "name found", "name not found", "name used again",
-    "handle received", "call to itself", "call requeued", "call retried", "call lost", "cancelled while queued",
-    "cancelled while pushed", "cancelled while running", "cancelled by force", "cancelled children",
-    "cancelled too late", "get timed out", "found stuck", "stuck confirmed", "found stuck outside of the circle",
-    "found unschedulable", "second look differed"};
+constexpr std::string_view kDeeds[] = {"actor created",
+                                       "actor restarted",
+                                       "actor killed",
+                                       "actor killed to restart",
+                                       "actor ended with its last handle",
+                                       "actor ended itself",
+                                       "actor ended with its creator",
+                                       "actor refused",
+                                       "actor outlived its creator",
+                                       "constructor raised",
+                                       "constructor waited for arguments",
+                                       "name taken",
+                                       "name found",
+                                       "name not found",
+                                       "name used again",
+                                       "handle received",
+                                       "call to itself",
+                                       "call requeued",
+                                       "call retried",
+                                       "call lost",
+                                       "cancelled while queued",
+                                       "cancelled while pushed",
+                                       "cancelled while running",
+                                       "cancelled by force",
+                                       "cancelled children",
+                                       "cancelled too late",
+                                       "get timed out",
+                                       "found stuck",
+                                       "stuck confirmed",
+                                       "found stuck outside of the circle",
+                                       "found unschedulable",
+                                       "second look differed"};
 static_assert(std::size(kDeeds) == static_cast<size_t>(Deed::kCount));
 
 }  // namespace

@@ -70,7 +70,8 @@ TaskSpec DrawTask(uint64_t number, uint32_t depth, const Workload& workload) {
   spec.steps = depth >= workload.max_depth ? static_cast<uint32_t>(random.Below(3))
                : random.Chance(70)         ? static_cast<uint32_t>(random.Below(4))
                                            : static_cast<uint32_t>(random.Below(12));
-  // What a waiting task keeps besides CPUs is not lent: if its children need the same, they wait for ever, and are told.
+  // What a waiting task keeps besides CPUs is not lent: if its children need the same, they wait for ever, and are
+  // told.
   if (spec.shape.size() > 1 && random.Chance(70)) spec.steps = 0;
   spec.unsendable = random.Below(200) == 0;
   return spec;

@@ -46,10 +46,12 @@ void SimulatedProcess::MakeActor() {
                       .name_space = {},
                       .class_name = "A",
                       .metadata = {}};
-  message.deferred = !owner.CreateActor(
-      handle, constructor,
-      {.detached = spec.detached, .out_of_order = false, .keep_for_restarts = spec.max_restarts != 0, .class_name = "A"},
-      world.now(), actions_);
+  message.deferred = !owner.CreateActor(handle, constructor,
+                                        {.detached = spec.detached,
+                                         .out_of_order = false,
+                                         .keep_for_restarts = spec.max_restarts != 0,
+                                         .class_name = "A"},
+                                        world.now(), actions_);
   if (!spec.name.empty()) message.request = next_question_++;
   uint64_t question = message.request;
   Send(std::move(message));

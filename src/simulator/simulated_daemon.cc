@@ -365,9 +365,9 @@ std::string SimulatedDaemon::Describe() const {
   if (pool.gave_up()) text += ", gave up starting";
   text += "\n";
   for (const ActorInfo& actor : directory.Describe()) {
-    text += "  actor " + std::to_string(actor.actor.owner.value) + "/" + std::to_string(actor.actor.index) +
-            " state " + std::to_string(actor.state) + " incarnation " + std::to_string(actor.incarnation) +
-            " worker " + std::to_string(actor.worker.value) + (actor.detached ? " detached " : " ") + actor.name +
+    text += "  actor " + std::to_string(actor.actor.owner.value) + "/" + std::to_string(actor.actor.index) + " state " +
+            std::to_string(actor.state) + " incarnation " + std::to_string(actor.incarnation) + " worker " +
+            std::to_string(actor.worker.value) + (actor.detached ? " detached " : " ") + actor.name +
             (actor.why.empty() ? "" : ": " + actor.why) + "\n";
   }
   for (const auto& [id, process] : processes_) {

@@ -43,7 +43,8 @@ void SimulatedDaemon::Perform(const GrantActor& action) {
   if (auto* process = world_.Find(action.worker)) process->demand = scheduler.demand();
   size_t before = directory_actions_.size();
   directory.Handle(ActorPlaced{action.actor, action.worker, action.gpus}, directory_actions_);
-  bool let_go = directory_actions_.size() > before && std::holds_alternative<LetWorkerLeave>(directory_actions_[before]);
+  bool let_go =
+      directory_actions_.size() > before && std::holds_alternative<LetWorkerLeave>(directory_actions_[before]);
   if (!let_go) world_.ActorPlaced(action.actor, action.worker);
 }
 

@@ -1,10 +1,9 @@
 // SimulatedProcess: takes tasks out of channels, runs their bodies and replies, as Executor does.
-#include "simulator/simulated_process.h"
-
 #include <algorithm>
 #include <utility>
 
 #include "simulator/simulated_daemon.h"
+#include "simulator/simulated_process.h"
 
 namespace weft::core {
 namespace {
@@ -183,7 +182,8 @@ void SimulatedProcess::TakeTask(SimulatedChannel& channel) {
     channel.tasks.pop_front();
     return HandBack(channel, task, ReplyKind::kHandedBack);
   }
-  const bool trusted = world.Trusted(id);
+  // What a dead caller kept for us may be gone; nobody awaits the result.
+  const bool trusted = world.Trusted(id) && world.Trusted(channel.submitter);
   for (ObjectId mentioned : task.mentioned) {
     Object* object = machine.Accept(owner, mentioned, true, references);
     if (!object && trusted && !Excused(mentioned, channel.submitter)) world.Fail("an argument of our own was freed");
@@ -223,7 +223,8 @@ void SimulatedProcess::TakeTask(SimulatedChannel& channel) {
   auto take = [&](ObjectId reference) {
     Object* object = owner.Find(reference);
     if (!object) {
-      if (trusted && !Excused(reference, channel.submitter)) world.Fail("a reference among the arguments is not known here");
+      if (trusted && !Excused(reference, channel.submitter))
+        world.Fail("a reference among the arguments is not known here");
       return;
     }
     Keep(object);

@@ -1,11 +1,10 @@
 // SimulatedProcess: takes replies out of channels, performs what the owner decides, and writes tasks into channels.
-#include "simulator/simulated_process.h"
-
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
 #include "simulator/simulated_daemon.h"
+#include "simulator/simulated_process.h"
 
 namespace weft::core {
 namespace {
@@ -74,7 +73,8 @@ void SimulatedProcess::TakeReply(SimulatedChannel& channel, const SimulatedReply
     OrphanMentions(reply, id);
   }
   for (uint64_t index : reply.retained) {
-    if (owed && !owner.Find({id, index}) && !world.Tainted({id, index})) world.Fail("a worker retains an object that was freed");
+    if (owed && !owner.Find({id, index}) && !world.Tainted({id, index}))
+      world.Fail("a worker retains an object that was freed");
     owner.BorrowerMentioned({id, index}, channel.worker, 1, actions_);
   }
   if (owed) {
@@ -168,6 +168,8 @@ void SimulatedProcess::Perform() {
         }
         break;
       case ActionKind::kMention:
+        if (action.id == actor_) world.loose.insert(actor_);
+        [[fallthrough]];
       case ActionKind::kGiveBack:
         Route(action.id.owner,
               {.kind = action.kind == ActionKind::kMention ? PeerMessageKind::kMention : PeerMessageKind::kGiveBack,

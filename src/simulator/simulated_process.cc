@@ -102,7 +102,8 @@ void SimulatedProcess::AfterEvent() {
   owner.CheckInvariants();
   for (const LeasedWorker& worker : owner.workers()) {
     bool leased = worker.leased && !worker.actor;
-    if (worker.pushed.size > (leased ? owner.max_pushed : owner.max_pushed_calls)) world.Fail("a worker was given more tasks than the limit");
+    if (worker.pushed.size > (leased ? owner.max_pushed : owner.max_pushed_calls))
+      world.Fail("a worker was given more tasks than the limit");
   }
   ScheduleTick();
   if (!dropped_.empty()) WakeDrain(world.LongDelay());

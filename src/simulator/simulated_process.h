@@ -25,7 +25,7 @@ namespace weft::core {
 SimulatedValue ValueOf(const Object& object);
 bool IsError(ValueKind kind);
 
-// In five files: simulated_process.cc (life and the link), simulated_performer.cc (channels and actions),
+// In six files: simulated_process.cc (life and the link), simulated_performer.cc (channels and actions),
 // simulated_executor.cc, simulated_program.cc, simulated_actors.cc (actors and cancelling) and simulated_waiting.cc.
 class SimulatedProcess {
  public:
@@ -97,7 +97,7 @@ class SimulatedProcess {
     bool handed_back = false;
     uint64_t wait_number = 0;
     int64_t wait_began_ns = 0;
-    int64_t deadline_ns = -1;   // of the wait
+    int64_t deadline_ns = -1;  // of the wait
     bool timed_out = false;
     bool listed = false;        // the wait has lasted a while, and others are told of it
     int64_t look_pause_ns = 0;  // until it is looked into again
@@ -107,12 +107,12 @@ class SimulatedProcess {
     int64_t raises_at_ns = 0;
     uint64_t helps_before = 0;  // World::helps when the inquiry began
     std::string chain;
-    bool raises = false;        // the wait ends with that
-    bool interrupted = false;   // the task was cancelled
-    uint64_t question = 0;      // to the daemon, whose answer the body awaits
-    Object* creating = nullptr; // the actor that waits for its name
-    bool last_gets = false;  // the driver gets all it still has, and drops it
-    bool failed = false;     // a get raised, and the body lets it through
+    bool raises = false;         // the wait ends with that
+    bool interrupted = false;    // the task was cancelled
+    uint64_t question = 0;       // to the daemon, whose answer the body awaits
+    Object* creating = nullptr;  // the actor that waits for its name
+    bool last_gets = false;      // the driver gets all it still has, and drops it
+    bool failed = false;         // a get raised, and the body lets it through
     std::string failure;
     SimulatedReply reply;
     std::vector<std::vector<Object*>> returned;  // references inside the values, until the reply was written

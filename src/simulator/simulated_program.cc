@@ -1,8 +1,8 @@
 // SimulatedProcess: the steps of user code, but for waiting and actors.
-#include "simulator/simulated_process.h"
-
 #include <algorithm>
 #include <utility>
+
+#include "simulator/simulated_process.h"
 
 namespace weft::core {
 namespace {

@@ -1,4 +1,5 @@
-// SimulatedProcess: waiting in get, and finding out whether that can end, as runtime_waiting.cc and runtime_explain.cc do.
+// SimulatedProcess: waiting in get, and finding out whether that can end, as runtime_waiting.cc and runtime_explain.cc
+// do.
 //
 // A wait that was found to be stuck mostly does not fail at once, as it does outside the simulator, but goes on for a
 // while: if it then ends although nothing came from outside (World::helps), it was never stuck.
@@ -81,8 +82,8 @@ void SimulatedProcess::EndGet() {
   SimulatedValue value = ValueOf(*object);
   world.Note("got", id.value, object->id.owner.value, object->id.index);
   if (body.found_stuck && world.helps == body.helps_before && !(body.found_unschedulable && IsError(value.kind))) {
-    world.Fail("process " + std::to_string(id.value) + " was told that its wait can never end, and it ended: " +
-               body.chain);
+    world.Fail("process " + std::to_string(id.value) +
+               " was told that its wait can never end, and it ended: " + body.chain);
   }
   world.CheckRead(*this, object->id, value);
   if (body.last_gets) {
@@ -164,7 +165,9 @@ ProcessFact SimulatedProcess::FactOfSelf() const {
 }
 
 void SimulatedProcess::AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request) {
-  int64_t delay = world.random.Chance(30) ? static_cast<int64_t>(world.random.Below(static_cast<uint64_t>(world.slow_answer_ns) + 1)) : 0;
+  int64_t delay = world.random.Chance(30)
+                      ? static_cast<int64_t>(world.random.Below(static_cast<uint64_t>(world.slow_answer_ns) + 1))
+                      : 0;
   world.Later(this, delay, Happening::kAskWhy, [this, asker, subject, request] {
     Drain();  // a reply that lies in a ring is known to who reads the answer
     PeerMessage answer{.kind = PeerMessageKind::kWhy, .id = subject, .count = request};

@@ -1,5 +1,5 @@
-// A cluster in one thread from one seed: real owners, worker machines, wait graphs, local scheduler, actor directory and
-// worker pool, with a simulated network, store and user program, under virtual time, with crashes, pauses, delays,
+// A cluster in one thread from one seed: real owners, worker machines, wait graphs, local scheduler, actor directory
+// and worker pool, with a simulated network, store and user program, under virtual time, with crashes, pauses, delays,
 // refusals and recalls.
 //
 // Checked while it runs: every reference ends once, with the right outcome; bodies start at most 1 + max_retries times;
@@ -8,7 +8,8 @@
 // for good; calls of one caller begin in their order, at most 1 + max_task_retries times, and once in an incarnation if
 // they return; errors say rightly whether a call ran; names lead to the living. What is cancelled ends as cancelled, or
 // with its value, and does not begin again. A wait that is said to be stuck is left alone for a while, and must not end
-// by itself; and as programs wait in real circles, that these are found is what brings them to their end. After the faults have ended everything resolves, and at rest nothing is left.
+// by itself; and as programs wait in real circles, that these are found is what brings them to their end. After the
+// faults have ended everything resolves, and at rest nothing is left.
 //
 // A seed gives the same run, event for event, every time. Called by simulator_test.
 #pragma once

@@ -44,8 +44,8 @@ struct Submitted {
   uint32_t raised = 0;  // attempts whose exception asked for a retry
   bool finished = false;
   bool cancel_asked = false;
-  ObjectId actor;  // of a call or a constructor
-  std::map<uint32_t, uint32_t> starts_in;  // by the actor's incarnation
+  ObjectId actor;                                // of a call or a constructor
+  std::map<uint32_t, uint32_t> starts_in;        // by the actor's incarnation
   std::map<ProcessId, SimulatedReply> produced;  // by whom
   bool replied = false;                          // below: the reply that its submitter took
   SimulatedReply reply;
@@ -72,7 +72,7 @@ struct KnownActor {
   ProcessId worker;          // the daemon's word
   uint32_t incarnation = 0;
   std::map<std::pair<uint32_t, ProcessId>, uint64_t> last_calls;  // by incarnation and caller: what was begun last
-  std::map<ProcessId, uint64_t> killed_by;  // for good; calls from this instance on must not run
+  std::map<ProcessId, uint64_t> killed_by;                        // for good; calls from this instance on must not run
 };
 
 struct StoredRange {
@@ -195,11 +195,11 @@ class World {
   uint32_t hand_back_percent = 0;
   uint32_t forget_percent = 0;  // results forgotten
   uint32_t fail_start_percent = 0;
-  bool asynchronous = false;  // channels
-  int64_t first_look_ns = 0;  // after which a wait is looked into
+  bool asynchronous = false;   // channels
+  int64_t first_look_ns = 0;   // after which a wait is looked into
   int64_t slow_answer_ns = 0;  // at most, until somebody says why something waits
-  size_t room = 0;            // in a channel
-  size_t most_pushed = 0;     // to one worker
+  size_t room = 0;             // in a channel
+  size_t most_pushed = 0;      // to one worker
 
  private:
   struct PlannedCrash {
@@ -212,6 +212,7 @@ class World {
     uint32_t after;
   };
   std::set<ObjectId> Leftovers();  // checked: only what nobody could have freed
+  bool Same(const SimulatedValue& a, const SimulatedValue& b) const;
   void RunIn(SimulatedProcess* process, Happening reason, const std::function<void()>& what);
 
   std::vector<PlannedCrash> planned_crashes_;

@@ -50,8 +50,8 @@ void World::CallStarted(const SimulatedTask& frame, SimulatedProcess& worker) {
   ++task.starts_in[incarnation];
   uint64_t& last = actor.last_calls[{incarnation, task.submitter}];
   if (frame.instance < last) {
-    Fail(name + " runs after call " + std::to_string(last) + ", which process " +
-         std::to_string(task.submitter.value) + " made later");
+    Fail(name + " runs after call " + std::to_string(last) + ", which process " + std::to_string(task.submitter.value) +
+         " made later");
   }
   last = frame.instance;
   auto killed = actor.killed_by.find(task.submitter);
@@ -162,7 +162,8 @@ std::string World::WhyCallMayNotFailSo(const Submitted& task, const SimulatedVal
 }
 
 std::vector<ObjectId> World::CheckActorsAtRest() {
-  // References in a circle keep each other: values that contain handles, and arguments that constructors may need again.
+  // References in a circle keep each other: values that contain handles, and arguments that constructors may need
+  // again.
   std::set<ObjectId> contained;
   for (auto& [id, known] : objects) {
     for (auto& [holder, process] : processes) {
