@@ -50,10 +50,11 @@ bench: build  ## compare with Ray, multiprocessing, joblib and Dask
 	@cmake --build build/release --target weft_bench_cpp_tasks_async
 	@.venv/bin/python benchmarks/run.py $(BENCH_ARGS)
 
-wheel:  ## make a wheel in dist/, from pyproject.toml alone
+wheel:  ## make a wheel in dist/ for the Python of .venv
 	@scripts/packages
-	@scripts/venv build
-	@.venv/bin/python -m pip wheel --no-deps --wheel-dir dist .
+	@scripts/venv wheel
+	@scripts/build demo
+	@.venv/bin/python scripts/wheel.py build/release dist
 
 clean:  ## remove what was built; keep .venv
 	@rm -rf build dist .pytest_cache .ruff_cache .mypy_cache

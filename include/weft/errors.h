@@ -28,25 +28,52 @@
 
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <typeinfo>
+#include <vector>
 
 namespace weft {
+
+// Caught in other libraries than the one that throws, also by code that is compiled with everything hidden.
+#pragma GCC visibility push(default)
 
 class WeftError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// The code of a task threw an exception. what() says which task, the type, the message and the process.
+// The code of a task threw an exception. what() says which task, the type, the message, the process and the stack.
+//
+//   catch (const weft::TaskError& error) {
+//     if (error.is<std::out_of_range>()) ...   // or a class derived from it
+//   }
+//
+// A task that lets pass what it got from another task's result passes on the first error, with its own stack below.
 class TaskError : public WeftError {
  public:
-  TaskError(std::string type_name, std::string message, std::string function_name, int pid);
+  TaskError(std::string type_name, std::string message, std::string function_name, int pid, std::string stack = {},
+            std::vector<std::string> bases = {});
   const std::string& type_name() const noexcept { return type_name_; }          // "std::out_of_range"
   const std::string& message() const noexcept { return message_; }              // what() of the original
   const std::string& function_name() const noexcept { return function_name_; }  // of the task
   int pid() const noexcept { return pid_; }                                     // where it ran
+  // The calls that led to the throw, innermost first, a line each; Python's traceback if the task was in Python. May be
+  // empty: a program without symbols has none.
+  const std::string& stack() const noexcept { return stack_; }
+  // The names of the classes that the exception's class is derived from.
+  const std::vector<std::string>& bases() const noexcept { return bases_; }
+
+  // Whether the exception was of this class or of one derived from it, by name: nothing of it but its text is here.
+  template <class E>
+  bool is() const {
+    return is(typeid(E));
+  }
+  bool is(std::string_view class_name) const noexcept;
+  bool is(const std::type_info& type) const;
 
  private:
-  std::string type_name_, message_, function_name_;
+  std::string type_name_, message_, function_name_, stack_;
+  std::vector<std::string> bases_;
   int pid_;
 };
 
@@ -130,5 +157,7 @@ class ValueTypeError : public WeftError {
  public:
   using WeftError::WeftError;
 };
+
+#pragma GCC visibility pop
 
 }  // namespace weft

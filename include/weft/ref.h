@@ -82,6 +82,11 @@ struct Codec<Ref<T>> {
   static void Encode(Encoder& out, const Ref<T>& ref) { out.Reference(detail::RefAccess::Checked(ref)); }
   static Ref<T> Decode(Decoder& in) {
     detail::Tag tag = in.NextTag();
+    if (tag == detail::Tag::kTuple || tag == detail::Tag::kList) {
+      // As Python passes a reference that is not to become its value: alone in a list.
+      if (size_t found = in.Count(); found != 1) detail::ThrowWrongLength(1, found);
+      tag = in.NextTag();
+    }
     bool again = tag == detail::Tag::kAgain;  // Python's handles have identity, ours have not
     if (tag != detail::Tag::kReference && !again) detail::ThrowNotOfType("a reference", static_cast<int>(tag));
     auto owner = in.Fixed<uint64_t>();
@@ -214,6 +219,23 @@ auto get(const std::vector<Ref<T>>& refs, std::chrono::nanoseconds timeout) {
   return get(refs);
 }
 
+namespace detail {
+
+// Of one that is resolved.
+template <class T>
+Result<Decoded<T>> TryRead(const Ref<T>& ref) {
+  ValueSource source;
+  Failure failure;
+  if (!Read(RefAccess::object(ref), source, failure)) return failure;
+  if constexpr (std::is_void_v<T>) {
+    return std::monostate{};
+  } else {
+    return DecodeWhole<T>(source);
+  }
+}
+
+}  // namespace detail
+
 // The value or the failure, without an exception. A timeout is a failure too (timed_out()).
 template <class T>
 Result<detail::Decoded<T>> try_get(const Ref<T>& ref, std::optional<std::chrono::nanoseconds> timeout = std::nullopt) {
@@ -221,14 +243,7 @@ Result<detail::Decoded<T>> try_get(const Ref<T>& ref, std::optional<std::chrono:
   if (!detail::WaitForAll(&object, 1, detail::TimeoutNs(timeout))) {
     return detail::Failure{.name = "GetTimeoutError", .message = "the value was not there in time; its task goes on"};
   }
-  detail::ValueSource source;
-  detail::Failure failure;
-  if (!detail::Read(object, source, failure)) return failure;
-  if constexpr (std::is_void_v<T>) {
-    return std::monostate{};
-  } else {
-    return detail::DecodeWhole<T>(source);
-  }
+  return detail::TryRead(ref);
 }
 
 struct WaitOptions {

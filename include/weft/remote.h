@@ -5,10 +5,10 @@
 //   Ref<int> t = remote<plus>.with({.num_cpus = 2, .max_retries = 0})(s, 3);
 //
 // f is a function, a static member function or a lambda without captures (in a constexpr variable); of several
-// overloads name one by a cast. An argument is anything that converts to the parameter, or a Ref to it: the task then
-// starts when the value is there. A parameter of type Ref<T> asks for the reference itself. A parameter of type
-// std::span<const T> or Array<const T> looks at the array where it lies. A Returns<A, B> gives a Ref for each; void
-// gives a Ref<void>.
+// overloads name one by a cast. A member function is called on an actor: remote<&Counter::increment>(counter, 2). An
+// argument is anything that converts to the parameter, or a Ref to it: the task then starts when the value is there. A
+// parameter of type Ref<T> asks for the reference itself. A parameter of type std::span<const T> or Array<const T>
+// looks at the array where it lies. A Returns<A, B> gives a Ref for each; void gives a Ref<void>.
 #pragma once
 
 #include <cstddef>
@@ -42,8 +42,18 @@ struct TaskOptions {
   std::string name = {};                          // for messages; the function's unless set
 };
 
+// Of one call of an actor's method; what is not set is as the actor's options say.
+struct CallOptions {
+  std::optional<int> max_task_retries = std::nullopt;   // after a crash of the actor, if it restarts; -1: no limit
+  std::optional<bool> retry_exceptions = std::nullopt;  // also if the method throws
+  std::string concurrency_group = {};
+  std::string name = {};  // for messages; the method's unless set
+};
+
 template <auto F>
 struct Remote;
+template <class T>
+class Actor;
 
 namespace detail {
 
@@ -59,6 +69,20 @@ struct SignatureOf<R (*)(P...)> {
 };
 template <class R, class... P>
 struct SignatureOf<R (*)(P...) noexcept> : SignatureOf<R (*)(P...)> {};
+template <class R, class C, class... P>
+struct SignatureOf<R (C::*)(P...)> : SignatureOf<R (*)(P...)> {
+  using Class = C;
+};
+template <class R, class C, class... P>
+struct SignatureOf<R (C::*)(P...) const> : SignatureOf<R (C::*)(P...)> {};
+template <class R, class C, class... P>
+struct SignatureOf<R (C::*)(P...) noexcept> : SignatureOf<R (C::*)(P...)> {};
+template <class R, class C, class... P>
+struct SignatureOf<R (C::*)(P...) const noexcept> : SignatureOf<R (C::*)(P...)> {};
+template <class R, class C, class... P>
+struct SignatureOf<R (C::*)(P...) &> : SignatureOf<R (C::*)(P...)> {};
+template <class R, class C, class... P>
+struct SignatureOf<R (C::*)(P...) const&> : SignatureOf<R (C::*)(P...)> {};
 
 // A lambda without captures becomes a function pointer.
 template <auto F>
@@ -76,16 +100,23 @@ constexpr bool IsFunction() {
   }
 }
 
+// The same, in a way that the compiler does not see through: the function stays one, and has a line in the stack of an
+// exception.
+template <auto F>
+auto OpaquePointer() {
+  auto* pointer = FunctionPointer<F>();
+  asm("" : "+r"(pointer));
+  return pointer;
+}
+
 template <auto F>
 using Signature = SignatureOf<decltype(FunctionPointer<F>())>;
 
-// "plus" or "{anonymous}::plus", for messages.
-template <auto F>
-constexpr std::string_view FunctionName() {
-  std::string_view text = __PRETTY_FUNCTION__;
-  size_t begin = text.find("F = ");
+// What stands for the template parameter after `mark` in the text of __PRETTY_FUNCTION__.
+constexpr std::string_view NameIn(std::string_view text, std::string_view mark) {
+  size_t begin = text.find(mark);
   if (begin == std::string_view::npos) return text;
-  text.remove_prefix(begin + 4);
+  text.remove_prefix(begin + mark.size());
   if (text.starts_with("& ")) text.remove_prefix(2);
   if (text.starts_with("&")) text.remove_prefix(1);
   size_t depth = 0, end = 0;
@@ -96,6 +127,15 @@ constexpr std::string_view FunctionName() {
     if (c == '>' || c == ')' || c == ']' || c == '}') --depth;
   }
   return text.substr(0, end);
+}
+// "plus" or "{anonymous}::plus", for messages.
+template <auto F>
+constexpr std::string_view FunctionName() {
+  return NameIn(__PRETTY_FUNCTION__, "F = ");
+}
+template <class T>
+constexpr std::string_view TypeName() {
+  return NameIn(__PRETTY_FUNCTION__, "T = ");
 }
 
 // ---- parameters: what is kept for one between decoding and the call
@@ -198,7 +238,8 @@ void EncodeArgument(Encoder& out, A&& argument) {
     EncodeArgument<P>(out, static_cast<Wanted>(std::forward<A>(argument)));
   } else {
     core::Object* object = nullptr;
-    if (AsArray(argument, [&](auto... array) { object = PutArray(array...); })) return out.Dependency(object, true);
+    if (AsArray(argument, [&](const auto&... array) { object = PutArray(array...); }))
+      return out.Dependency(object, true);
     if constexpr (!kIsArray<Wanted>) {
       size_t before = out.size(), contained_before = out.contained.size();
       Codec<Wanted>::Encode(out, argument);
@@ -212,17 +253,41 @@ void EncodeArgument(Encoder& out, A&& argument) {
   }
 }
 
-// ---- the function on the worker's side
+// A parameter for one of several calls with the same arguments.
+template <class P>
+P PassCopy(typename Parameter<P>::Kept& kept) {
+  if constexpr (std::is_rvalue_reference_v<P> || !std::is_same_v<typename Parameter<P>::Kept, std::remove_cvref_t<P>>) {
+    return Parameter<P>::Pass(kept);
+  } else {
+    return kept;
+  }
+}
 
-template <auto F, class Indices>
+// ---- what is called on the worker's side: a function, a method (actor.h) or a constructor (actor.h)
+
+template <auto F>
+struct FunctionBody {
+  using Result = std::remove_cv_t<typename Signature<F>::Result>;
+  using Parameters = typename Signature<F>::Parameters;
+  static constexpr FunctionRecord::Kind kKind = FunctionRecord::kFunction;
+  static constexpr const std::type_info* Type() { return nullptr; }
+  static constexpr std::string_view Name() { return FunctionName<F>(); }
+  template <class... P>
+  static decltype(auto) Invoke(Instance&, P&&... parameters) {
+    return OpaquePointer<F>()(std::forward<P>(parameters)...);
+  }
+};
+
+template <class Body, class Indices>
 struct Trampoline;
 
-template <auto F, size_t... I>
-struct Trampoline<F, std::index_sequence<I...>> {
-  using Sig = Signature<F>;
+template <class Body, size_t... I>
+struct Trampoline<Body, std::index_sequence<I...>> {
   template <size_t N>
-  using P = std::tuple_element_t<N, typename Sig::Parameters>;
+  using P = std::tuple_element_t<N, typename Body::Parameters>;
   using Kept = std::tuple<typename Parameter<P<I>>::Kept...>;
+  static constexpr bool kRepeatable = (std::is_copy_constructible_v<typename Parameter<P<I>>::Kept> && ... && true) &&
+                                      !(std::is_rvalue_reference_v<P<I>> || ... || false);
 
   template <size_t N>
   static auto Take(Decoder& in, const Arguments& arguments) {
@@ -240,25 +305,36 @@ struct Trampoline<F, std::index_sequence<I...>> {
     ::new (storage) Kept{Take<I>(in, arguments)...};  // braces evaluate from left to right
   }
 
-  static void Run(void* storage, Returning& out) {
-    struct Guard {
-      Kept* kept;
-      ~Guard() { kept->~Kept(); }
-    } guard{static_cast<Kept*>(storage)};
-    using R = typename Sig::Result;
-    if constexpr (std::is_void_v<R>) {
-      FunctionPointer<F>()(Parameter<P<I>>::Pass(std::get<I>(*guard.kept))...);
+  static void Run(void* storage, Instance& instance, Returning& out, [[maybe_unused]] bool again) {
+    [[maybe_unused]] auto& kept = *static_cast<Kept*>(storage);
+    if constexpr (kRepeatable) {
+      if (again)
+        return Conclude(
+            out, [&]() -> decltype(auto) { return Body::Invoke(instance, PassCopy<P<I>>(std::get<I>(kept))...); });
+    }
+    Conclude(out,
+             [&]() -> decltype(auto) { return Body::Invoke(instance, Parameter<P<I>>::Pass(std::get<I>(kept))...); });
+  }
+
+  static void Destroy(void* storage) noexcept { static_cast<Kept*>(storage)->~Kept(); }
+  static constexpr FunctionRecord::Destroy Destroyer() {
+    return std::is_trivially_destructible_v<Kept> ? nullptr : &Destroy;
+  }
+
+ private:
+  template <class Invoke>
+  static void Conclude(Returning& out, Invoke invoke) {
+    if constexpr (std::is_void_v<typename Body::Result>) {
+      invoke();
       Encoder nothing;
       nothing.Byte(kNativeFormat);
       nothing.Put(Tag::kNone);
       ReturnNative(out, nothing);
     } else {
-      auto result = FunctionPointer<F>()(Parameter<P<I>>::Pass(std::get<I>(*guard.kept))...);
+      auto result = invoke();
       ReturnAll(out, result);
     }
   }
-
- private:
   template <class R>
   static void ReturnAll(Returning& out, R& result) {
     ReturnValue(out, result);
@@ -302,66 +378,110 @@ struct ResultOf<Returns<T...>> {
   }
 };
 
-// The function's entry in the program's table. Its address is its identity, so functions of the same name in different
-// files are different functions.
-template <auto F>
-struct Registered {
-  using Sig = Signature<F>;
-  using Code = Trampoline<F, std::make_index_sequence<Sig::kCount>>;
-  inline static FunctionRecord record{&Code::Prepare,
+// The entry in the program's table. Its address is its identity, so functions of the same name in different files are
+// different functions. Hidden, so that each library and executable has its own entry for a function of a header: else
+// it would depend on the order of loading which of them has it.
+template <class Body>
+struct [[gnu::visibility("hidden")]] Registered {
+  using Code = Trampoline<Body, std::make_index_sequence<std::tuple_size_v<typename Body::Parameters>>>;
+  inline static FunctionRecord record{Body::kKind,
+                                      Body::Type(),
+                                      &Code::Prepare,
                                       &Code::Run,
+                                      Code::Destroyer(),
                                       sizeof(typename Code::Kept),
                                       alignof(typename Code::Kept),
-                                      ResultOf<std::remove_cv_t<typename Sig::Result>>::kCount,
-                                      FunctionName<F>()};
+                                      std::tuple_size_v<typename Body::Parameters>,
+                                      ResultOf<typename Body::Result>::kCount,
+                                      Code::kRepeatable,
+                                      Body::Name()};
 };
 
-template <auto F, class... A, size_t... I>
-auto Call(const core::TaskTemplate* what, std::index_sequence<I...>, A&&... arguments) {
-  using Sig = Signature<F>;
-  using Result = ResultOf<std::remove_cv_t<typename Sig::Result>>;
-  constexpr bool possible = (CheckParameter<std::tuple_element_t<I, typename Sig::Parameters>>() && ... &&
-                             CheckResult<typename Sig::Result>());
+// Checks the arguments of a call, encodes them, and gives them to submit(record, encoder, objects).
+template <class Body, size_t... I, class Submission, class... A>
+auto Call(std::index_sequence<I...>, Submission submit, A&&... arguments) {
+  using Parameters = typename Body::Parameters;
+  using Result = ResultOf<typename Body::Result>;
+  constexpr bool possible =
+      (CheckParameter<std::tuple_element_t<I, Parameters>>() && ... && CheckResult<typename Body::Result>());
   if constexpr (!possible) {
     return Ref<void>();
-  } else if constexpr ((CheckedArgument<I + 1, A, std::tuple_element_t<I, typename Sig::Parameters>>::value && ... &&
-                        true)) {
+  } else if constexpr ((CheckedArgument<I + 1, A, std::tuple_element_t<I, Parameters>>::value && ... && true)) {
     uint32_t epoch = CurrentEpoch();
     Encoder encoder;
     encoder.Fixed(uint32_t{sizeof...(A)});
     encoder.Fixed(uint32_t{0});  // C++ has no keyword arguments
-    (EncodeArgument<std::tuple_element_t<I, typename Sig::Parameters>>(encoder, std::forward<A>(arguments)), ...);
+    (EncodeArgument<std::tuple_element_t<I, Parameters>>(encoder, std::forward<A>(arguments)), ...);
     core::Object* objects[Result::kCount];
-    if (what) {
-      Submit(what, encoder, objects);
-    } else {
-      Submit(Registered<F>::record, encoder, objects);
-    }
+    submit(Registered<Body>::record, encoder, objects);
     return Result::Make(objects, epoch);
   } else {
     return typename Result::Type{};
   }
 }
 
+template <class Body, class Submission, class... A>
+auto CheckedCall(Submission submit, A&&... arguments) {
+  constexpr bool fits = sizeof...(A) == std::tuple_size_v<typename Body::Parameters>;
+  static_assert(fits,
+                "weft::remote<f>(...): wrong number of arguments (default arguments are not known here: give "
+                "all)");
+  if constexpr (fits) {
+    return Call<Body>(std::index_sequence_for<A...>{}, submit, std::forward<A>(arguments)...);
+  } else {
+    return Ref<void>();
+  }
+}
+
+template <class T>
+inline constexpr bool kIsActor = false;
+template <class T>
+inline constexpr bool kIsActor<Actor<T>> = true;
+template <class... A>
+inline constexpr bool kBeginsWithActor = false;
+template <class First, class... More>
+inline constexpr bool kBeginsWithActor<First, More...> = kIsActor<std::remove_cvref_t<First>>;
+
+// A member function, on an actor: actor.h.
+template <auto F, class T, class... A>
+auto CallOnActor(const CallOptions* options, const Actor<T>& actor, A&&... arguments);
+
 template <auto F, class... A>
-auto CheckedCall(const core::TaskTemplate* what, A&&... arguments) {
+auto CallMethod(const CallOptions* options, A&&... arguments) {
+  static_assert(kBeginsWithActor<A...>,
+                "weft::remote<&T::method>(...): the first argument must be a weft::Actor<T>, the actor that is called");
+  if constexpr (kBeginsWithActor<A...>) {
+    return CallOnActor<F>(options, std::forward<A>(arguments)...);
+  } else {
+    return Ref<void>();
+  }
+}
+
+template <auto F>
+inline constexpr bool kIsMethod = std::is_member_function_pointer_v<decltype(F)>;
+
+template <auto F, class... A>
+auto CallFunction(const TaskOptions* options, A&&... arguments) {
   if constexpr (!IsFunction<F>()) {
     static_assert(kNever<Remote<F>>,
-                  "weft::remote<f>: f must be a function, a static member function or a lambda "
+                  "weft::remote<f>: f must be a function, a member function or a lambda "
                   "without captures and without auto parameters");
     return Ref<void>();
   } else {
-    constexpr bool fits = sizeof...(A) == Signature<F>::kCount;
-    static_assert(fits,
-                  "weft::remote<f>(...): wrong number of arguments (default arguments are not known here: give "
-                  "all)");
-    if constexpr (fits) {
-      return Call<F>(what, std::index_sequence_for<A...>{}, std::forward<A>(arguments)...);
-    } else {
-      return Ref<void>();
-    }
+    return CheckedCall<FunctionBody<F>>(
+        [options](FunctionRecord& record, Encoder& encoder, core::Object** objects) {
+          if (options) {
+            Submit(Bind(record, *options), encoder, objects);
+          } else {
+            Submit(record, encoder, objects);
+          }
+        },
+        std::forward<A>(arguments)...);
   }
 }
+
+template <auto F>
+using OptionsOf = std::conditional_t<kIsMethod<F>, CallOptions, TaskOptions>;
 
 }  // namespace detail
 
@@ -369,24 +489,31 @@ auto CheckedCall(const core::TaskTemplate* what, A&&... arguments) {
 template <auto F>
 class RemoteWith {
  public:
-  explicit RemoteWith(TaskOptions options) : options_(std::move(options)) {}
+  explicit RemoteWith(detail::OptionsOf<F> options) : options_(std::move(options)) {}
   template <class... A>
   auto operator()(A&&... arguments) const {
-    const core::TaskTemplate* what = detail::Bind(detail::Registered<F>::record, options_);
-    return detail::CheckedCall<F>(what, std::forward<A>(arguments)...);
+    if constexpr (detail::kIsMethod<F>) {
+      return detail::CallMethod<F>(&options_, std::forward<A>(arguments)...);
+    } else {
+      return detail::CallFunction<F>(&options_, std::forward<A>(arguments)...);
+    }
   }
 
  private:
-  TaskOptions options_;
+  detail::OptionsOf<F> options_;
 };
 
 template <auto F>
 struct Remote {
   template <class... A>
   auto operator()(A&&... arguments) const {
-    return detail::CheckedCall<F>(nullptr, std::forward<A>(arguments)...);
+    if constexpr (detail::kIsMethod<F>) {
+      return detail::CallMethod<F>(nullptr, std::forward<A>(arguments)...);
+    } else {
+      return detail::CallFunction<F>(nullptr, std::forward<A>(arguments)...);
+    }
   }
-  RemoteWith<F> with(TaskOptions options) const { return RemoteWith<F>(std::move(options)); }
+  RemoteWith<F> with(detail::OptionsOf<F> options) const { return RemoteWith<F>(std::move(options)); }
 };
 
 template <auto F>

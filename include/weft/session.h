@@ -24,8 +24,9 @@ struct InitOptions {
   double num_gpus = 0;
   std::vector<std::pair<std::string, double>> resources = {};  // your own, by name
   uint64_t object_store_memory = 0;                            // bytes; 0: 30 % of what the machine or cgroup allows
+  std::string name_space = {};                                 // where names of actors belong unless another is given
   bool log_to_driver = true;                                   // show what workers print, with its origin before it
-  std::string program = {};  // the `weft` program; default: WEFT_PROGRAM, beside this executable, or in ../bin
+  std::string program = {};  // the `weft` program; default: WEFT_PROGRAM, beside this executable, or as installed
 };
 
 // Ends the session when destroyed: workers stop, and what the tasks had not finished is lost.

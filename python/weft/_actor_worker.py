@@ -27,6 +27,9 @@ _loop = None
 _eager = False  # whether asyncio tasks can start at once (CPython 3.12)
 _variable = None  # ContextVar: the number of the call
 
+# Tasks of the loop that await a reference and are not those of calls, but were made by them (gather, create_task).
+awaiting: set = set()
+
 
 class Cancelled(BaseException):
     """Raised in a task or call that is cancelled. A BaseException, so that no `except Exception` swallows it."""
@@ -118,6 +121,24 @@ async def _run(coroutine, done) -> None:
         done((result, None))
 
 
+def loop():
+    """The event loop of this asyncio actor; None in any other process."""
+    return _loop
+
+
+def is_of_call(task) -> bool:
+    """Whether this asyncio task is the one that a call runs in, and none that was made in it."""
+    coroutine = task.get_coro()
+    return getattr(coroutine, "cr_code", None) is _run.__code__
+
+
+def _rests() -> bool:
+    """Whether nothing but an object, a new call or a thread can wake the loop, which has no timer and no file."""
+    import asyncio
+
+    return all(task in awaiting or is_of_call(task) for task in asyncio.all_tasks(_loop))
+
+
 def cancel_task(task, number: int) -> None:
     """Cancel the task of a call. One that has not begun never begins, so it cannot say how it ended."""
     task.add_done_callback(lambda ended: _core._call_never_began(number))
@@ -162,7 +183,10 @@ def _make_loop() -> None:
                     self.waker.disarm()
                 events = [event for event in events if event[0].fileobj is not self.waker.reader]
             else:
-                _core._sleep(timeout)
+                if timeout is None and _core.loop_is_asked():
+                    _core._sleep(None, 1 if _rests() else 2)
+                else:
+                    _core._sleep(timeout)
                 events = []
             if _core._poll(_POLL_LIMIT) < 0:
                 _loop.stop()

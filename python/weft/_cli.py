@@ -15,7 +15,7 @@ def main() -> int:
         from ._run import main as run
 
         return run(sys.argv[2:])
-    if sys.argv[1:2] and sys.argv[1] in ("list", "summary", "status", "logs", "stack", "timeline"):
+    if sys.argv[1:2] and sys.argv[1] in ("list", "summary", "status", "logs", "stack", "timeline", "explain"):
         from . import _commands
 
         return _commands.run(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The commands of `weft` that look at running sessions: list, summary, status, logs, stack, timeline.
+"""The commands of `weft` that look at running sessions: list, summary, status, explain, logs, stack, timeline.
 
 Exit codes: 0 done; 1 there is no such session, or it did not answer; 2 wrong usage.
 """
@@ -16,6 +16,7 @@ _USAGE = {
     "status": "weft status [--json]",
     "logs": "weft logs [PID] [--session PID]",
     "stack": "weft stack [PID ...] [--session PID]",
+    "explain": "weft explain [REFERENCE | TASK | ACTOR] [--json] [--session PID]",
     "timeline": "weft timeline [-o FILE.json | -o FILE.html] [--session PID]",
 }
 COMMANDS = tuple(_USAGE)
@@ -314,6 +315,39 @@ def _stack(arguments: list) -> int:
     return 1 if failed and wanted else 0
 
 
+_LONG = 1.0  # seconds; `weft explain` without a reference leaves shorter waits out
+
+
+def _explain(arguments: list) -> int:
+    from . import _explain as explaining
+
+    positional, options = _parse(arguments, ("--json",), ("--session",))
+    if len(positional) > 1:
+        raise _Mistake(f"explain one thing at a time; {positional[1]!r} is too much")
+    if positional:
+        prefix = positional[0].lower()
+        if not prefix.strip("0123456789abcdef") == "" or not 1 <= len(prefix) <= 32:
+            raise _Mistake(f"{positional[0]!r} is no id, nor the beginning of one: those are 32 hexadecimal digits")
+        session = _choose_session(options)
+        try:
+            found = _asked(explaining.explain_id, session, prefix)
+        except LookupError as error:
+            raise _Failure(str(error.args[0])) from None
+        if options.get("--json"):
+            _print_json(found)
+        else:
+            print(found["text"])
+        return 0
+    waits = _asked(explaining.explain_waits, _choose_session(options), _LONG)
+    if options.get("--json"):
+        _print_json(waits)
+    elif waits:
+        print("\n\n".join(f"{wait['type']} pid={wait['pid']}: {wait['text']}" for wait in waits))
+    else:
+        print(f"nobody has waited for longer than {_LONG:g} s", file=sys.stderr)
+    return 0
+
+
 def _timeline(arguments: list) -> int:
     from . import _timeline as timelines
 
@@ -337,5 +371,6 @@ _RUN = {
     "status": _status,
     "logs": _logs,
     "stack": _stack,
+    "explain": _explain,
     "timeline": _timeline,
 }

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import struct
 import sys
 
 from . import exceptions
@@ -35,6 +36,8 @@ __all__ = [
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: the class was made by a class statement, not written in C
+_SIZE = struct.Struct("<I")
+_FROM_CPP = "it is an exception of C++"  # as src/api_cpp/cpp_runner.cc says why it has no body
 # An error travels inside one frame (src/transport/ring.h allows 256 kB): it must arrive also when the store is full.
 _MAX_TEXT = 20_000  # characters of the traceback, and of the message
 _MAX_BODY = 40_000  # bytes of the pickled exception; of a larger one only the text of its large parts is sent
@@ -61,23 +64,59 @@ class ActorExit(SystemExit):
 
 
 class _Packed:
-    """What travels. Pickled as a plain tuple, so that both sides agree on nothing but its order."""
+    """What travels: a native tuple (docs/formats.md), which other languages read as far as it concerns them."""
 
-    __slots__ = ("body", "function_name", "message", "pid", "text", "type_name", "why_not")
+    __slots__ = ("bases", "body", "function_name", "message", "pid", "text", "type_name", "why_not")
 
-    def __init__(self, body, type_name, message, text, function_name, pid, why_not):
-        self.body = body  # the pickled class and state, or None
+    def __init__(self, type_name, message, function_name, pid, text, bases, body, why_not):
         self.type_name = type_name
         self.message = message
-        self.text = text
         self.function_name = function_name
         self.pid = pid
+        self.text = text  # the traceback
+        self.bases = bases  # names of the classes above its class
+        self.body = body  # the pickled class and state, or None
         self.why_not = why_not  # why there is no body
 
     def dumps(self) -> bytes:
-        return pickle.dumps(
-            (self.body, self.type_name, self.message, self.text, self.function_name, self.pid, self.why_not), 5
-        )
+        fields = (self.type_name, self.message, self.function_name, self.pid, self.text, self.bases, self.body)
+        return b"\1\x09" + _SIZE.pack(8) + b"".join(map(_item, (*fields, self.why_not)))
+
+
+def _item(value) -> bytes:
+    if value is None:
+        return b"\0"
+    if isinstance(value, int):
+        return b"\4" + value.to_bytes(8, "little", signed=True)
+    if isinstance(value, list):
+        return b"\x0a" + _SIZE.pack(len(value)) + b"".join(map(_item, value))
+    tag, data = (b"\x08", value) if isinstance(value, bytes) else (b"\x07", value.encode("utf-8", "backslashreplace"))
+    return tag + _SIZE.pack(len(data)) + data
+
+
+def _read_item(data: bytes, at: int):
+    tag, at = data[at], at + 1
+    if tag == 0:
+        return None, at
+    if tag in (3, 4):
+        end = at + (1 if tag == 3 else 8)
+        return int.from_bytes(data[at:end], "little", signed=True), end
+    (size,) = _SIZE.unpack_from(data, at)
+    at += 4
+    if tag in (9, 10):
+        items = []
+        for _ in range(size):
+            item, at = _read_item(data, at)
+            items.append(item)
+        return items, at
+    content = data[at : at + size]
+    return content if tag == 8 else content.decode("utf-8", "backslashreplace"), at + size
+
+
+def _loads(data: bytes) -> _Packed:
+    if data[:1] != b"\1":
+        raise ValueError("weft: an error's bytes are not a description")
+    return _Packed(*_read_item(data, 1)[0])
 
 
 # ---- in the worker --------------------------------------------------------------------------------------------------
@@ -90,20 +129,23 @@ def pack_exception(exc: BaseException, function_name: str, pid: int) -> bytes:
     except BaseException as error:  # out of memory, a class whose every method raises, ...
         why = f"{type(error).__name__} while it was packed"
         text = f"In task {function_name} (pid {pid}): {type(exc).__name__} (its traceback could not be formatted)\n"
-        return _Packed(None, type(exc).__name__, "", text, str(function_name), int(pid), why).dumps()
+        return _Packed(type(exc).__name__, "", str(function_name), int(pid), text, [], None, why).dumps()
 
 
 def _pack(exc: BaseException, function_name: str, pid: int) -> _Packed:
     text = f"In task {function_name} (pid {pid}):\n{_format(exc)}"
     earlier = getattr(exc, "__dict__", {}).get(_INTERNAL)
     if isinstance(earlier, _Packed):
-        return _Packed(earlier.body, earlier.type_name, earlier.message, text, function_name, pid, earlier.why_not)
+        first = (earlier.type_name, earlier.message)
+        why_not = "" if earlier.why_not == _FROM_CPP else earlier.why_not
+        return _Packed(*first, function_name, pid, text, earlier.bases, earlier.body, why_not)
     body, why_not = None, ""
     try:
         body = _dump_body(exc)
     except BaseException as error:
         why_not = f"{type(error).__name__}: {_str(error)}"
-    return _Packed(body, _full_name(type(exc)), _str(exc), text, function_name, pid, why_not)
+    bases = [_full_name(base) for base in type(exc).__mro__[1:-1]][:32]
+    return _Packed(_full_name(type(exc)), _str(exc), function_name, pid, text, bases, body, why_not)
 
 
 def _format(exc: BaseException) -> str:
@@ -243,7 +285,10 @@ def raise_task_error(payload) -> None:
 
 def task_error(payload) -> BaseException:
     """The exception that a task raised: an instance of its class and of TaskError. Never raises."""
-    packed = _Packed(*pickle.loads(payload))
+    packed = _loads(payload)
+    if packed.why_not == _FROM_CPP:
+        where = f"In task {packed.function_name} (pid {packed.pid}):\n"
+        packed.text = f"{where}{packed.type_name}: {packed.message}\n{packed.text}\n"
     error = None
     if packed.body is not None:
         try:
@@ -287,9 +332,11 @@ def _describe(error: BaseException, packed: _Packed) -> None:
 
 def _plain_task_error(packed: _Packed) -> TaskError:
     message = f"{packed.type_name}: {packed.message}" if packed.message else packed.type_name
+    if packed.why_not == _FROM_CPP:
+        return TaskError(f"{message} (thrown by task {packed.function_name}, pid {packed.pid})")
     return TaskError(
         f"{message} (raised by task {packed.function_name}, pid {packed.pid}; this is only its text, because the "
-        f"exception itself could not be rebuilt here: {packed.why_not})"
+        f"exception itself could not be rebuilt here: {packed.why_not or 'it came from another language'})"
     )
 
 

@@ -61,10 +61,10 @@ def _run() -> None:
             return
         if event[0] == "output":
             printer.print(*event[1:])
-        elif event[0] == "ready":
-            _, callback, ref = event
+        else:  # "ready", or "stuck" and why
+            callback = event[1]
             try:
-                callback(ref)
+                callback(*event[2:])
             except Exception:
                 _log_failure(callback)
         del event  # it may hold the last reference to something large

@@ -5,7 +5,7 @@ Both ask C++ for a call when the reference is resolved; that call arrives on the
 
 from __future__ import annotations
 
-from . import _core, _events
+from . import _actor_worker, _core, _events
 
 __all__ = ["await_ref", "future_of"]
 
@@ -47,17 +47,51 @@ def await_ref(ref):
     loop = asyncio.get_running_loop()
     woken = loop.create_future()
 
-    def wake():
-        if not woken.done():
+    def wake(why):
+        if woken.done():
+            return
+        if why is None:
             woken.set_result(None)
+        else:
+            woken.set_exception(_error(why))
 
-    def resolved(_):
+    def resolved(_, why=None):
         try:
-            loop.call_soon_threadsafe(wake)
+            loop.call_soon_threadsafe(wake, why)
         except RuntimeError:
             pass  # the loop was closed meanwhile, and with it whoever waited
 
     _events.ensure_started()
-    _core.call_when_ready(ref, resolved)
-    yield from woken
+    if loop is _actor_worker.loop():
+        yield from _await_in_actor(ref, loop, woken, resolved)
+    else:
+        _core.call_when_ready(ref, resolved)
+        yield from woken
     return _core.get(ref, None)
+
+
+def _await_in_actor(ref, loop, woken, resolved):
+    """Wait for it so that others can see who waits, and that a circle is found (docs/decisions/0008)."""
+    import asyncio
+
+    task = asyncio.current_task(loop)
+    by_its_call = _actor_worker.is_of_call(task)
+    number = _core.await_when_ready(ref, resolved, by_its_call)
+    if not by_its_call:
+        _actor_worker.awaiting.add(task)
+    try:
+        yield from woken
+    except BaseException:
+        _core.end_await(number)
+        raise
+    finally:
+        if not by_its_call:
+            _actor_worker.awaiting.discard(task)
+
+
+def _error(why: str) -> Exception:
+    from . import exceptions
+
+    name, _, message = why.partition("\n")
+    error: Exception = getattr(exceptions, name)(message)
+    return error

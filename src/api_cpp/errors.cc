@@ -1,28 +1,42 @@
 // From names and bytes to exceptions.
 #include "weft/errors.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "api_cpp/state.h"
+#include "api_cpp/symbols.h"
 #include "weft/value.h"
 
 namespace weft {
 namespace {
 
-std::string Describe(const std::string& type, const std::string& message, const std::string& function, int pid) {
+std::string Describe(const std::string& type, const std::string& message, const std::string& function, int pid,
+                     const std::string& stack) {
   std::string text = "task '";
   text.append(function).append("' threw ").append(type).append(": ").append(message);
-  return text.append(" (in process ").append(std::to_string(pid)).append(")");
+  text.append(" (in process ").append(std::to_string(pid)).append(")");
+  if (!stack.empty()) text.append("\n").append(stack);
+  return text;
 }
 
 }  // namespace
 
-TaskError::TaskError(std::string type_name, std::string message, std::string function_name, int pid)
-    : WeftError(Describe(type_name, message, function_name, pid)),
+TaskError::TaskError(std::string type_name, std::string message, std::string function_name, int pid, std::string stack,
+                     std::vector<std::string> bases)
+    : WeftError(Describe(type_name, message, function_name, pid, stack)),
       type_name_(std::move(type_name)),
       message_(std::move(message)),
       function_name_(std::move(function_name)),
+      stack_(std::move(stack)),
+      bases_(std::move(bases)),
       pid_(pid) {}
+
+bool TaskError::is(std::string_view class_name) const noexcept {
+  return type_name_ == class_name || std::find(bases_.begin(), bases_.end(), class_name) != bases_.end();
+}
+
+bool TaskError::is(const std::type_info& type) const { return is(detail::Demangled(type.name())); }
 
 }  // namespace weft
 
@@ -100,7 +114,8 @@ const char* DescribeTag(int tag) {
 
 void Throw(const Failure& failure) {
   if (failure.name == "TaskError") {
-    throw TaskError(failure.type_name, failure.message, failure.function_name, failure.pid);
+    throw TaskError(failure.type_name, failure.message, failure.function_name, failure.pid, failure.stack,
+                    failure.bases);
   }
   for (const Thrower& thrower : kThrowers) {
     if (failure.name == thrower.name) thrower.raise(failure.message);
@@ -145,13 +160,25 @@ void ThrowWrongFormat(uint8_t format) {
   if (format == 2) throw ValueTypeError("the value is a Python object that only Python can read");
   ThrowMalformed();
 }
-void ThrowWrongArray(const char* wanted, const char* found) {
-  throw ValueTypeError(std::string("the value is an array with elements of type '") + found + "', but '" + wanted +
-                       "' was asked for");
+void ThrowWrongArray(std::string_view wanted, std::string_view found) {
+  std::string text = "the value is an array with elements of type '";
+  text.append(found).append("', but '").append(wanted).append("' was asked for");
+  if (found.find('>') != std::string_view::npos) text.append(" ('>' is big-endian, which is not converted here)");
+  throw ValueTypeError(text);
+}
+void ThrowWrongIndices(size_t wanted, size_t found) {
+  throw std::invalid_argument("weft: the array has " + std::to_string(wanted) + " dimensions, but " +
+                              std::to_string(found) + " indices were given");
 }
 void ThrowWrongLength(size_t wanted, size_t found) {
   throw ValueTypeError("the value has " + std::to_string(found) + " items, but the type asked for has " +
                        std::to_string(wanted));
+}
+
+void ThrowTooDeep(size_t limit) {
+  throw ValueTypeError(
+      "the value has more than " + std::to_string(limit) +
+      " pointers in each other; a circle of pointers cannot be sent at all, and a long chain as a list");
 }
 
 }  // namespace weft::detail

@@ -4,16 +4,12 @@
 #include <deque>
 #include <mutex>
 
+#include "api_cpp/exports.h"
 #include "api_cpp/identity.h"
-#include "api_cpp/state.h"
+#include "api_cpp/submission.h"
 #include "weft/remote.h"
 
 namespace weft::detail {
-
-struct Bound {
-  const core::TaskTemplate* what = nullptr;
-  uint32_t epoch = 0;
-};
 
 namespace {
 
@@ -31,23 +27,30 @@ void AddAmount(core::ResourceAmounts& shape, const std::string& name, double amo
 
 }  // namespace
 
-const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& options) {
-  Runtime& runtime = NeedRuntime();
+core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
+                              const std::vector<std::pair<std::string, double>>& resources) {
   core::ResourceAmounts shape;
-  AddAmount(shape, "CPU", options.num_cpus.value_or(1));
-  AddAmount(shape, "GPU", options.num_gpus);
-  AddAmount(shape, "memory", options.memory);
-  for (const auto& [name, amount] : options.resources) {
+  AddAmount(shape, "CPU", num_cpus);
+  AddAmount(shape, "GPU", num_gpus);
+  AddAmount(shape, "memory", memory);
+  for (const auto& [name, amount] : resources) {
     if (name.empty() || name == "CPU" || name == "GPU" || name == "memory") {
       Refuse("weft: CPUs, GPUs and memory have options of their own and do not belong in resources", name);
     }
     AddAmount(shape, name, amount);
   }
   std::sort(shape.begin(), shape.end());
+  return shape;
+}
+
+const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& options) {
+  Runtime& runtime = NeedRuntime();
+  core::ResourceAmounts shape =
+      ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources);
   int max_retries = options.max_retries.value_or(3);
   if (max_retries < -1) throw std::invalid_argument("weft: max_retries must be -1 (no limit), 0 or more");
   core::TaskTemplate what;
-  auto interned = runtime.InternFunction(KeyOf(function), std::string(function.name), "");
+  auto interned = runtime.InternFunction(KeyOf(function), std::string(function.name), BodyOf(function));
   if (!interned) ThrowCoreError(interned.error());
   what.function = *interned;
   what.num_returns = function.num_returns;
@@ -64,7 +67,7 @@ const Bound* BindDefault(FunctionRecord& function, uint32_t epoch) {
   static auto* all = new std::deque<Bound>();  // never freed: another thread may just look at an old one
   const core::TaskTemplate* what = Bind(function, {});
   std::lock_guard lock(mutex);
-  const Bound* bound = &all->emplace_back(Bound{what, epoch});
+  const Bound* bound = &all->emplace_back(Bound{what, nullptr, epoch});
   function.bound.store(bound, std::memory_order_release);
   return bound;
 }

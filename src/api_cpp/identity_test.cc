@@ -16,8 +16,8 @@ int One(int x) { return x; }
 int Two(int x) { return x; }  // the same code as One
 
 TEST(Identity, EveryFunctionHasAKeyOfItsOwn) {
-  FunctionRecord& one = Registered<One>::record;
-  FunctionRecord& two = Registered<Two>::record;
+  FunctionRecord& one = Registered<FunctionBody<One>>::record;
+  FunctionRecord& two = Registered<FunctionBody<Two>>::record;
   EXPECT_EQ(KeyOf(one), KeyOf(one));
   EXPECT_NE(KeyOf(one), KeyOf(two));
   EXPECT_EQ(FindFunction(KeyOf(one)), &one);
@@ -26,8 +26,8 @@ TEST(Identity, EveryFunctionHasAKeyOfItsOwn) {
 }
 
 TEST(Identity, FunctionsHaveTheNamesThatUsersWrote) {
-  EXPECT_NE(Registered<One>::record.name.find("One"), std::string_view::npos);
-  EXPECT_EQ(Registered<Step>::record.name, "Step");
+  EXPECT_NE(Registered<FunctionBody<One>>::record.name.find("One"), std::string_view::npos);
+  EXPECT_EQ(Registered<FunctionBody<Step>>::record.name, "Step");
 }
 
 }  // namespace

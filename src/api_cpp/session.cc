@@ -1,6 +1,7 @@
 // Beginning, end and role of a session.
 #include "weft/session.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
@@ -15,6 +16,8 @@
 #include <mutex>
 
 #include "api_cpp/cpp_runner.h"
+#include "api_cpp/event_thread.h"
+#include "api_cpp/stack.h"
 #include "api_cpp/state.h"
 #include "base/clock.h"
 #include "os/cpu_count.h"
@@ -29,6 +32,7 @@ namespace {
 
 constinit std::atomic<uint32_t> g_last_epoch{0};
 constexpr const char* kWorkerFd = "WEFT_WORKER_FD";
+constexpr const char* kNamespace = "WEFT_NAMESPACE";
 
 // Guards opening and closing, and the sessions that have ended while arrays still look into their memory.
 std::mutex& SessionMutex() {
@@ -84,6 +88,17 @@ std::vector<std::string> OwnCommand(const std::string& executable) {
   return command;
 }
 
+// Where libweft.so lies, with a slash behind; empty if that is not known.
+std::string OwnLibraryFolder() {
+  Dl_info info;
+  char path[PATH_MAX];
+  if (::dladdr(reinterpret_cast<const void*>(&g_session), &info) == 0 || !info.dli_fname ||
+      !::realpath(info.dli_fname, path)) {
+    return {};
+  }
+  return std::string(path, std::strrchr(path, '/') + 1);
+}
+
 std::string FindProgram(const InitOptions& options, const std::string& executable) {
   if (!options.program.empty()) {
     if (::access(options.program.c_str(), X_OK) == 0) return options.program;
@@ -97,9 +112,12 @@ std::string FindProgram(const InitOptions& options, const std::string& executabl
   }
   std::string folder = executable.substr(0, executable.rfind('/') + 1);
   std::vector<std::string> places = {folder + "weft", folder + "../bin/weft"};
-#ifdef WEFT_BUILT_PROGRAM
-  places.push_back(WEFT_BUILT_PROGRAM);
-#endif
+  // libweft.so and the program are installed together: lib/ and bin/, or in a Python package _cpp/lib/ and _bin/.
+  std::string library = OwnLibraryFolder();
+  if (!library.empty()) {
+    places.push_back(library + "../bin/weft");
+    places.push_back(library + "../../_bin/weft");
+  }
   std::string looked;
   for (const auto& place : places) {
     struct stat info;
@@ -139,30 +157,6 @@ core::ResourceAmounts Resources(const InitOptions& options) {
   return amounts;
 }
 
-// Prints what workers print, each line with its origin before it.
-void PrintOutput(Runtime& runtime) {
-  core::RuntimeEvent event;
-  while (runtime.NextEvent(&event)) {
-    if (event.kind != core::RuntimeEvent::kOutput) continue;
-    std::string prefix = "(";
-    prefix.append(event.name.empty() ? "worker" : event.name)
-        .append(" pid=")
-        .append(std::to_string(event.pid))
-        .append(") ");
-    std::string text;
-    for (size_t at = 0; at < event.text.size();) {
-      size_t end = std::min(event.text.find('\n', at), event.text.size());
-      text += prefix;
-      text.append(event.text, at, end - at);
-      text += '\n';
-      at = end + 1;
-    }
-    std::FILE* stream = event.is_stderr ? stderr : stdout;
-    std::fwrite(text.data(), 1, text.size(), stream);
-    std::fflush(stream);
-  }
-}
-
 // The descriptor that makes this process a worker; -1 if it is none. Asked once: what user code starts is no worker.
 int TakeWorkerFd() {
   const char* text = std::getenv(kWorkerFd);
@@ -176,6 +170,7 @@ int TakeWorkerFd() {
 }
 
 [[noreturn]] void Serve(int fd) {
+  InstallCrashReport();
   auto runtime = Runtime::JoinAsWorker(core::UniqueFd(fd));
   if (!runtime) {
     std::fprintf(stderr, "weft: this worker cannot join its session: %s\n", runtime.error().message.c_str());
@@ -187,18 +182,37 @@ int TakeWorkerFd() {
   auto* state = new SessionState();
   state->runtime = std::move(*runtime);
   state->epoch = ++g_last_epoch;
+  const char* name_space = std::getenv(kNamespace);
+  state->name_space = name_space ? name_space : "";
   g_session.store(state, std::memory_order_release);
   {
     CppRunner runner(*state);
     core::Executor executor(*state->runtime, runner);
+    runner.SetExecutor(&executor);
+    g_runner = &runner;
     executor.Run();
+    runner.DestroyInstance();  // while it can still use weft
+    g_runner = nullptr;
   }
   g_session.store(nullptr);
   state->runtime->Stop();
+  StopEvents(*state);
   std::exit(0);  // as at the end of main: what the program registered for its end runs
 }
 
 }  // namespace
+
+CppRunner* JoinSession(Runtime& runtime, const std::string& name_space, core::Executor& executor) {
+  auto* state = new SessionState();
+  state->runtime.reset(&runtime);
+  state->epoch = ++g_last_epoch;
+  state->name_space = name_space;
+  state->hosted = true;
+  g_session.store(state, std::memory_order_release);
+  g_runner = new CppRunner(*state);
+  g_runner->SetExecutor(&executor);
+  return g_runner;
+}
 
 SessionState& NeedSession() {
   SessionState* state = g_session.load(std::memory_order_acquire);
@@ -231,7 +245,10 @@ uint32_t OpenSession(const InitOptions& options) {
   session.open.object_store_bytes = options.object_store_memory;
   session.open.python_workers = 0;
   session.open.worker_command = OwnCommand(executable);
-  for (char** entry = environ; *entry; ++entry) session.open.environment.push_back(*entry);
+  for (char** entry = environ; *entry; ++entry) {
+    if (std::strncmp(*entry, kNamespace, std::strlen(kNamespace)) != 0) session.open.environment.push_back(*entry);
+  }
+  session.open.environment.push_back(std::string(kNamespace) + "=" + options.name_space);
   char folder[PATH_MAX];
   session.open.working_directory = ::getcwd(folder, sizeof folder) ? folder : "/";
   session.open.forward_output = options.log_to_driver ? 1 : 0;
@@ -240,14 +257,8 @@ uint32_t OpenSession(const InitOptions& options) {
   auto* state = new SessionState();
   state->runtime = std::move(*runtime);
   state->epoch = ++g_last_epoch;
-  if (options.log_to_driver) {
-    // Signals are for the program's own threads.
-    sigset_t all, old;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    state->output = std::thread([state] { PrintOutput(*state->runtime); });
-    pthread_sigmask(SIG_SETMASK, &old, nullptr);
-  }
+  state->name_space = options.name_space;
+  if (options.log_to_driver) StartEvents(*state);
   g_session.store(state, std::memory_order_release);
   return state->epoch;
 }
@@ -258,7 +269,7 @@ void CloseSession(uint32_t epoch) noexcept {
   if (!state || state->epoch != epoch || Runtime::forked()) return;
   g_session.store(nullptr);
   state->runtime->Stop();
-  if (state->output.joinable()) state->output.join();
+  StopEvents(*state);
   // Calls that waited return now, with an exception that says why.
   while (state->waiting.load() != 0) {
     timespec moment{0, 100'000};

@@ -9,6 +9,7 @@
 #include "api_python/object_ref.h"
 #include "api_python/options.h"
 #include "api_python/python_runner.h"
+#include "api_python/submission.h"
 
 namespace weft::python {
 namespace {
@@ -52,6 +53,9 @@ struct MethodObject {
 InfoObject* Info(PyObject* self) { return reinterpret_cast<InfoObject*>(self); }
 HandleObject* Handle(PyObject* self) { return reinterpret_cast<HandleObject*>(self); }
 MethodObject* Method(PyObject* self) { return reinterpret_cast<MethodObject*>(self); }
+
+// C++ classes say so by how their description begins.
+bool IsCpp(PyObject* info) { return PyBytes_AS_STRING(Info(info)->blob)[0] == '\1'; }
 
 Object* ObjectOfHandle(PyObject* self) {
   if (Handle(self)->epoch != g_epoch || !g_runtime) {
@@ -315,47 +319,23 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   if (nargs < entry->min_args || (entry->max_args >= 0 && nargs > entry->max_args) || kwnames) {
     // Perhaps wrong: Python looks closer.
     PyObject* check = Callback("weft._actor", "check_arguments");
-    Owned positional(PyTuple_New(nargs)), named(PyDict_New());
-    if (!check || !positional || !named) return nullptr;
-    for (Py_ssize_t i = 0; i < nargs; ++i) {
-      Py_INCREF(args[i]);
-      PyTuple_SET_ITEM(positional.get(), i, args[i]);
-    }
-    for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
-      if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) != 0) return nullptr;
-    }
+    Owned positional, named;
+    if (!check || !AsTupleAndDict(args, nargs, kwnames, positional, named)) return nullptr;
     Owned fine(PyObject_CallFunctionObjArgs(check, self, positional.get(), named.get(), nullptr));
     if (!fine) return nullptr;
   }
   const core::TaskTemplate* what = entry->what;
-  NoteExecution();
-  ScratchCall scratch;
-  EncodedCall& call = *scratch;
-  call.inline_references = true;
-  bool encoded = EncodeCall(args, nargs, kwnames, call, what->name.c_str());
-  PyObject* result = nullptr;
-  if (encoded) {
-    const int64_t limit = Info(Handle(method->handle)->info)->max_pending_calls;
-    const size_t max_pending = limit > 0 ? static_cast<size_t>(limit) : 0;
-    bool taken;
-    if (what->num_returns == 1) {
-      Object* object;
-      taken = runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, &object);
-      if (taken) result = NewRef(object, false);
-    } else {
-      std::vector<Object*> objects(what->num_returns);
-      taken =
-          runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, objects.data());
-      if (taken) result = NewRefs(objects);
+  const int64_t limit = Info(Handle(method->handle)->info)->max_pending_calls;
+  const size_t max_pending = limit > 0 ? static_cast<size_t>(limit) : 0;
+  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, IsCpp(Handle(method->handle)->info), [&](const EncodedCall& call, Object** returns) {
+    if (runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, returns)) {
+      return true;
     }
-    if (!taken) {
-      RaiseSystemError("PendingCallsLimitExceeded\n" + std::to_string(max_pending) +
-                       " calls of this process to the actor are pending, as many as its max_pending_calls allows; '" +
-                       what->name + "' was not called. Wait for some of them (weft.wait) before calling again");
-    }
-  }
-  for (Object* object : call.owned) runtime->DropReference(object);
-  return result;
+    RaiseSystemError("PendingCallsLimitExceeded\n" + std::to_string(max_pending) +
+                     " calls of this process to the actor are pending, as many as its max_pending_calls allows; '" +
+                     what->name + "' was not called. Wait for some of them (weft.wait) before calling again");
+    return false;
+  });
 }
 
 PyObject* CallActorModule(const char* name, PyObject* self, PyObject* argument) {
@@ -422,6 +402,32 @@ PyObject* HandleFrom(const Runtime::FoundActor& found) {
   return info ? NewHandle(found.handle, info.get()) : nullptr;
 }
 
+// Runs Python's handlers of signals that came while the daemon is asked; true if one raised.
+bool Interrupted() {
+  PyGILState_STATE state = PyGILState_Ensure();
+  const bool raised = PyErr_CheckSignals() != 0;
+  PyGILState_Release(state);
+  return raised;
+}
+
+// As a Python exception, if it is not one already: what came of a question to the daemon.
+PyObject* RaiseAnswer(const core::Error& error) {
+  if (PyErr_Occurred()) return nullptr;
+  if (error.kind == core::ErrorKind::kInvalid) {
+    PyErr_SetString(PyExc_ValueError, error.message.c_str());
+  } else {
+    RaiseCoreError(error);
+  }
+  return nullptr;
+}
+
+// The answer came together with a signal whose handler raised.
+bool WasInterrupted(Runtime* runtime, const Runtime::FoundActor& found) {
+  if (!PyErr_Occurred()) return false;
+  if (found.handle) runtime->DropReference(found.handle);
+  return true;
+}
+
 PyObject* CreateActor(PyObject*, PyObject* args) {
   PyObject *info, *creation, *exported, *positional, *named;
   if (!PyArg_ParseTuple(args, "O!OO!O!O!:create_actor", g_info_type, &info, &creation, &PyTuple_Type, &exported,
@@ -450,9 +456,11 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
   request.class_name.assign(class_name, static_cast<size_t>(size));
   what.name = request.class_name + ".__init__";
   request.metadata.assign(PyBytes_AS_STRING(Info(info)->blob), static_cast<size_t>(PyBytes_GET_SIZE(Info(info)->blob)));
-  const auto size_of_blob = static_cast<uint32_t>(what.actor_options.size());
-  what.actor_options.insert(0, reinterpret_cast<const char*>(&size_of_blob), sizeof size_of_blob);
-  what.actor_options += request.metadata;
+  if (!IsCpp(info)) {  // of a C++ class all of it is in the options already
+    const auto size_of_blob = static_cast<uint32_t>(what.actor_options.size());
+    what.actor_options.insert(0, reinterpret_cast<const char*>(&size_of_blob), sizeof size_of_blob);
+    what.actor_options += request.metadata;
+  }
   what.function = InternExported(runtime, exported);
   if (!what.function) return nullptr;
   request.constructor = runtime->InternTemplate(std::move(what), request.to_hold);
@@ -469,6 +477,7 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
     values.push_back(value);
   }
   EncodedCall call;
+  call.native = IsCpp(info);
   NoteExecution();
   if (!EncodeCall(values.data(), PyTuple_GET_SIZE(positional), names.get(), call, request.constructor->name.c_str())) {
     for (Object* object : call.owned) runtime->DropReference(object);
@@ -478,17 +487,11 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
   request.dependencies = call.dependencies;
   core::Result<Runtime::FoundActor> made = core::Error{};
   ++runtime->users;
-  Py_BEGIN_ALLOW_THREADS made = runtime->CreateActor(request);
+  Py_BEGIN_ALLOW_THREADS made = runtime->CreateActor(request, Interrupted);
   Py_END_ALLOW_THREADS-- runtime->users;
   for (Object* object : call.owned) runtime->DropReference(object);
-  if (!made) {
-    if (made.error().kind == core::ErrorKind::kInvalid) {
-      PyErr_SetString(PyExc_ValueError, made.error().message.c_str());
-    } else {
-      RaiseCoreError(made.error());
-    }
-    return nullptr;
-  }
+  if (!made) return RaiseAnswer(made.error());
+  if (WasInterrupted(runtime, *made)) return nullptr;
   return made->metadata.empty() ? NewHandle(made->handle, info) : HandleFrom(*made);
 }
 
@@ -499,16 +502,10 @@ PyObject* LookupActor(PyObject*, PyObject* args) {
   if (!runtime) return nullptr;
   core::Result<Runtime::FoundActor> found = core::Error{};
   ++runtime->users;
-  Py_BEGIN_ALLOW_THREADS found = runtime->LookupActor(name, name_space);
+  Py_BEGIN_ALLOW_THREADS found = runtime->LookupActor(name, name_space, Interrupted);
   Py_END_ALLOW_THREADS-- runtime->users;
-  if (!found) {
-    if (found.error().kind == core::ErrorKind::kInvalid) {
-      PyErr_SetString(PyExc_ValueError, found.error().message.c_str());
-    } else {
-      RaiseCoreError(found.error());
-    }
-    return nullptr;
-  }
+  if (!found) return RaiseAnswer(found.error());
+  if (WasInterrupted(runtime, *found)) return nullptr;
   return HandleFrom(*found);
 }
 
@@ -520,9 +517,10 @@ PyObject* ListActors(PyObject*, PyObject* args) {
   if (!runtime) return nullptr;
   core::Result<std::vector<std::pair<std::string, std::string>>> found = core::Error{};
   ++runtime->users;
-  Py_BEGIN_ALLOW_THREADS found = runtime->ListActors(all != 0, name_space);
+  Py_BEGIN_ALLOW_THREADS found = runtime->ListActors(all != 0, name_space, Interrupted);
   Py_END_ALLOW_THREADS-- runtime->users;
-  if (!found) return RaiseCoreError(found.error()), nullptr;
+  if (!found) return RaiseAnswer(found.error());
+  if (PyErr_Occurred()) return nullptr;  // the answer came together with a signal whose handler raised
   Owned list(PyList_New(0));
   for (const auto& [space, name] : *found) {
     Owned item(Py_BuildValue("(ss)", space.c_str(), name.c_str()));
@@ -586,6 +584,19 @@ bool AddType(PyObject* module, PyType_Spec& spec, const char* name, PyTypeObject
 }
 
 }  // namespace
+
+bool IsHandle(PyObject* value) { return Py_TYPE(value) == g_handle_type; }
+
+Object* ObjectOfHandle(PyObject* handle, std::string_view* info) {
+  PyObject* blob = Info(Handle(handle)->info)->blob;
+  *info = {PyBytes_AS_STRING(blob), static_cast<size_t>(PyBytes_GET_SIZE(blob))};
+  return ObjectOfHandle(handle);
+}
+
+PyObject* HandleOf(ObjectId id, std::string_view info) {
+  Runtime* runtime = NeedRuntime();
+  return runtime ? HandleFrom({runtime->FindReference(id), std::string(info)}) : nullptr;
+}
 
 PyObject* NewHandle(Object* object, PyObject* info) {
   auto* handle = PyObject_New(HandleObject, g_handle_type);

@@ -11,8 +11,11 @@
 #include "api_python/buffers.h"
 #include "api_python/codec.h"
 #include "api_python/completions.h"
+#include "api_python/cpp_library.h"
+#include "api_python/language_runner.h"
 #include "api_python/object_ref.h"
 #include "api_python/observe.h"
+#include "api_python/outside_inquiry.h"
 #include "api_python/python_runner.h"
 #include "api_python/remote_function.h"
 #include "api_python/state.h"
@@ -576,7 +579,8 @@ nb::object NextEvent() {
     nb::gil_scoped_release release;
     more = runtime->NextEvent(&event);
   }
-  if (!more || (event.kind == core::RuntimeEvent::kReady && runtime != g_runtime)) {
+  const bool calls_back = event.kind == core::RuntimeEvent::kReady || event.kind == core::RuntimeEvent::kStuck;
+  if (!more || (calls_back && runtime != g_runtime)) {
     --runtime->users;
     runtime = nullptr;
     DeleteEnded();
@@ -591,7 +595,21 @@ nb::object NextEvent() {
   }
   nb::object callback = nb::steal(static_cast<PyObject*>(event.cookie));
   nb::object ref = nb::steal(NewRef(event.object, true));
+  if (event.kind == core::RuntimeEvent::kStuck) return nb::make_tuple("stuck", callback, ref, Text(event.text));
   return nb::make_tuple("ready", callback, ref);
+}
+
+// For `await` in the event loop of this actor. The number is for end_await.
+uint64_t AwaitWhenReady(nb::object ref, nb::object callback, bool by_its_call) {
+  if (!IsRef(ref.ptr())) throw nb::type_error("await_when_ready() expects an ObjectRef");
+  Object* object = ObjectOf(ref.ptr());
+  if (!object) throw nb::python_error();
+  const PythonCall* call = by_its_call && g_runner ? g_runner->Current() : nullptr;
+  return g_runtime->Await(object, callback.release().ptr(), call ? call->execution : 0);
+}
+
+void EndAwait(uint64_t number) {
+  if (g_runtime && number != 0) g_runtime->EndAwait(number);
 }
 
 void CallWhenReady(nb::object ref, nb::object callback) {
@@ -647,7 +665,7 @@ void RunWorker(int fd) {
   if (!runtime) throw std::runtime_error(runtime.error().message);
   g_runtime = runtime->release();
   ++g_epoch;
-  PythonRunner runner(*g_runtime);
+  LanguageRunner runner(*g_runtime);
   core::Executor executor(*g_runtime, runner);
   runner.SetExecutor(&executor);
   executor.Run();
@@ -689,7 +707,7 @@ PyMethodDef fast_methods[] = {
 NB_MODULE(_core, m) {
   using namespace weft::python;
   if (!InitRefType(m.ptr()) || !InitBufferTypes(m.ptr()) || !InitRemoteFunctionType(m.ptr()) ||
-      !InitActorTypes(m.ptr()) || !InitCompletionsType(m.ptr()) || !AddWorkerFunctions(m.ptr()) ||
+      !InitActorTypes(m.ptr()) || !InitCompletionsType(m.ptr()) || !AddWorkerFunctions(m.ptr()) || !AddCppFunctions(m.ptr()) ||
       PyModule_AddFunctions(m.ptr(), fast_methods) != 0) {
     throw nb::python_error();
   }
@@ -698,9 +716,13 @@ NB_MODULE(_core, m) {
   m.def("is_started", [] { return g_runtime != nullptr && !Runtime::forked(); });
   m.def("next_event", &NextEvent);
   m.def("call_when_ready", &CallWhenReady);
+  m.def("await_when_ready", &AwaitWhenReady);
+  m.def("end_await", &EndAwait);
+  m.def("loop_is_asked", [] { return g_runtime && g_runtime->LoopIsAsked(); });
   m.def("is_ready", &IsReady);
   m.def("empty", &Empty);
   m.def("run_worker", &RunWorker);
   m.def("stats", &Stats);
   DefineObserve(m);
+  DefineOutsideInquiry(m);
 }

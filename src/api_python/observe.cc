@@ -45,12 +45,8 @@ Observation Ask(uint32_t uid, int pid, uint32_t what, uint32_t limit, int64_t de
     seen.error = std::move(why);
     return std::move(seen);
   };
-  auto socket = core::ConnectAbstract(core::ObserverSocketName(uid, pid));
-  if (!socket) return fail("there is no session with this daemon: " + socket.error().message);
-  // Anybody can listen under any abstract name: ask the kernel who does.
-  auto listener = core::PeerUid(socket->get());
-  if (!listener || *listener != uid) return fail("another user listens in the place of the node daemon");
-  if (auto status = core::SetNonblocking(socket->get(), true); !status.ok()) return fail(status.error().message);
+  auto socket = ConnectToSession(uid, pid);
+  if (!socket) return fail(socket.error().message);
   core::MessageStream stream(std::move(*socket));
   stream.Queue(core::Observe{.what = what, .limit = limit});
   uint32_t awaited = 0;
@@ -96,11 +92,6 @@ Observation Ask(uint32_t uid, int pid, uint32_t what, uint32_t limit, int64_t de
     pollfd wait{stream.fd(), static_cast<short>(stream.queued_bytes() > 0 ? POLLIN | POLLOUT : POLLIN), 0};
     ::poll(&wait, 1, static_cast<int>(std::min<int64_t>(left_ms, 1000)));
   }
-}
-
-// Names come from other processes and may hold any bytes.
-nb::object Text(std::string_view text) {
-  return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
 }
 
 nb::object Id(core::ObjectId id) {
@@ -242,6 +233,22 @@ nb::dict SessionResources() {
 }
 
 }  // namespace
+
+core::Result<core::UniqueFd> ConnectToSession(uint32_t uid, int pid) {
+  auto socket = core::ConnectAbstract(core::ObserverSocketName(uid, pid));
+  if (!socket)
+    return core::Error{core::ErrorKind::kGone, "there is no session with this daemon: " + socket.error().message};
+  // Anybody can listen under any abstract name: ask the kernel who does.
+  auto listener = core::PeerUid(socket->get());
+  if (!listener || *listener != uid)
+    return core::Error{core::ErrorKind::kGone, "another user listens in the place of the node daemon"};
+  if (auto status = core::SetNonblocking(socket->get(), true); !status.ok()) return status.error();
+  return std::move(*socket);
+}
+
+nb::object Text(std::string_view text) {
+  return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));
+}
 
 void DefineObserve(nb::module_& m) {
   m.def("observe", &Observe, nb::arg("uid"), nb::arg("pid"), nb::arg("what"), nb::arg("limit"), nb::arg("timeout"));

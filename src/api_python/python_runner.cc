@@ -609,14 +609,23 @@ PyObject* Poll(PyObject*, PyObject* limit) {
   return PyLong_FromLong(g_runner->Poll(static_cast<int>(PyLong_AsLong(limit))));
 }
 
-PyObject* Sleep(PyObject*, PyObject* timeout) {
+// _sleep(seconds or None, rests): 1: the loop rests (Runtime::SetLoopRests), 2: it was asked and does not.
+PyObject* Sleep(PyObject*, PyObject* args) {
+  PyObject* timeout;
+  int rests = 0;
+  if (!PyArg_ParseTuple(args, "O|i", &timeout, &rests)) return nullptr;
   int64_t deadline = core::kNoDeadline;
   if (timeout != Py_None) {
     double seconds = PyFloat_AsDouble(timeout);
     if (PyErr_Occurred()) return nullptr;
     deadline = core::NowNs() + static_cast<int64_t>(seconds * 1e9);
   }
-  g_runner->Sleep(deadline);
+  if (rests == 1) {
+    g_runner->executor()->Rest();
+  } else {
+    if (rests == 2) g_runtime->SetLoopRests(false);
+    g_runner->Sleep(deadline);
+  }
   if (PyErr_CheckSignals() != 0) return nullptr;
   Py_RETURN_NONE;
 }
@@ -665,7 +674,7 @@ PyMethodDef functions[] = {{"current_call", CurrentCall, METH_NOARGS, nullptr},
                            {"_interrupt_signal", InterruptSignalNumber, METH_NOARGS, nullptr},
                            {"_serve_calls", ServeCalls, METH_NOARGS, nullptr},
                            {"_poll", Poll, METH_O, nullptr},
-                           {"_sleep", Sleep, METH_O, nullptr},
+                           {"_sleep", Sleep, METH_VARARGS, nullptr},
                            {"_wake", Wake, METH_NOARGS, nullptr},
                            {"_call_never_began", CallNeverBegan, METH_O, nullptr},
                            {"_set_call_variable", SetCallVariable, METH_O, nullptr},

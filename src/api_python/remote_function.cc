@@ -6,9 +6,11 @@
 #include <cmath>
 #include <cstring>
 
+#include "api_cpp/exports.h"
 #include "api_python/codec.h"
 #include "api_python/options.h"
 #include "api_python/python_runner.h"
+#include "api_python/submission.h"
 
 namespace weft::python {
 namespace {
@@ -21,6 +23,7 @@ struct RemoteFunctionObject {
   PyObject* weak_references;
   const core::TaskTemplate* what;  // of the session `epoch`
   uint32_t epoch;
+  bool native;  // it is C++
 };
 PyTypeObject* g_type = nullptr;
 
@@ -100,6 +103,7 @@ bool Prepare(RemoteFunctionObject* f, Runtime* runtime) {
   what.max_retries = static_cast<int32_t>(max_retries);
   what.function = InternExported(runtime, f->exported);
   if (!what.function) return false;
+  f->native = what.function->body.starts_with(detail::kLibraryMark);
   f->what = runtime->InternTemplate(std::move(what), shape);
   f->epoch = g_epoch;
   return true;
@@ -107,15 +111,8 @@ bool Prepare(RemoteFunctionObject* f, Runtime* runtime) {
 
 // In local mode the task runs here and now.
 PyObject* CallLocal(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames) {
-  Owned positional(PyTuple_New(nargs)), named(PyDict_New());
-  if (!positional || !named) return nullptr;
-  for (Py_ssize_t i = 0; i < nargs; ++i) {
-    Py_INCREF(args[i]);
-    PyTuple_SET_ITEM(positional.get(), i, args[i]);
-  }
-  for (Py_ssize_t i = 0; kwnames && i < PyTuple_GET_SIZE(kwnames); ++i) {
-    if (PyDict_SetItem(named.get(), PyTuple_GET_ITEM(kwnames, i), args[nargs + i]) != 0) return nullptr;
-  }
+  Owned positional, named;
+  if (!AsTupleAndDict(args, nargs, kwnames, positional, named)) return nullptr;
   return PyObject_CallFunctionObjArgs(g_local_task, self, positional.get(), named.get(), nullptr);
 }
 
@@ -126,26 +123,10 @@ PyObject* Remote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   if (g_local_task) return CallLocal(self, args, nargs, kwnames);
   if (f->epoch != g_epoch && !Prepare(f, runtime)) return nullptr;
   const core::TaskTemplate* what = f->what;
-  NoteExecution();
-
-  ScratchCall scratch;
-  EncodedCall& call = *scratch;
-  call.inline_references = true;
-  bool encoded = EncodeCall(args, nargs, kwnames, call, what->name.c_str());
-  PyObject* result = nullptr;
-  if (encoded) {
-    if (what->num_returns == 1) {
-      Object* object;
-      runtime->Submit(what, call.bytes, call.dependencies, call.contained, &object);
-      result = NewRef(object, false);
-    } else {
-      std::vector<Object*> objects(what->num_returns);
-      runtime->Submit(what, call.bytes, call.dependencies, call.contained, objects.data());
-      result = NewRefs(objects);
-    }
-  }
-  for (Object* object : call.owned) runtime->DropReference(object);
-  return result;
+  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, f->native, [&](const EncodedCall& call, Object** returns) {
+    runtime->Submit(what, call.bytes, call.dependencies, call.contained, returns);
+    return true;
+  });
 }
 
 PyObject* CallPython(const char* name, PyObject* self, PyObject* argument) {

@@ -1,12 +1,15 @@
 // The `weft` program. Each subcommand is a function of its own; this file only chooses.
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/close_range.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <string>
 #include <string_view>
 
 #include "node/node_daemon.h"
@@ -18,7 +21,7 @@ constexpr const char* kHelp =
     "weft " WEFT_VERSION
     " - tasks, actors and objects on all cores\n"
     "\n"
-    "usage: weft [--help | --version]\n"
+    "usage: weft [--help | --version | --cmake-dir | --include-dir]\n"
     "       weft COMMAND [...]\n"
     "\n"
     "commands:\n"
@@ -26,10 +29,27 @@ constexpr const char* kHelp =
     "  status    the sessions that run on this machine, and what they use\n"
     "  list      tasks, actors, objects, nodes or workers of a session\n"
     "  summary   the same in numbers\n"
+    "  explain   what a reference, or everybody who waits, waits for\n"
     "  logs      what workers printed last\n"
     "  stack     where the threads of drivers and workers are\n"
     "  timeline  what ran when, for ui.perfetto.dev (.json) or a browser (.html)\n"
     "  node      serve one driver (started by weft.init(), not by hand: the driver's socket is descriptor 3)\n";
+
+// Prints a folder of this installation, for those who build C++ programs: cmake -Dweft_DIR=$(weft --cmake-dir).
+int PrintFolder(const char* name) {
+  char path[PATH_MAX] = "";
+  if (::realpath("/proc/self/exe", path)) {
+    for (const char* from : {"/..", "/../_cpp"}) {  // installed by CMake; in a Python package
+      std::string folder = std::string(path, std::strrchr(path, '/')) + from + "/" + name;
+      if (char found[PATH_MAX]; ::realpath(folder.c_str(), found)) {
+        std::puts(found);
+        return 0;
+      }
+    }
+  }
+  std::fprintf(stderr, "weft: there is no %s beside %s; install weft with pip or cmake --install\n", name, path);
+  return 1;
+}
 
 int RunNode() {
   constexpr int kDriverSocket = 3;
@@ -62,6 +82,8 @@ int Main(int argc, char** argv) {
     std::puts("weft " WEFT_VERSION);
     return 0;
   }
+  if (command == "--cmake-dir") return PrintFolder("lib/cmake/weft");
+  if (command == "--include-dir") return PrintFolder("include/weft/..");
   if (command == "--help" || command == "-h" || command == "help") {
     std::fputs(kHelp, stdout);
     return 0;
@@ -74,7 +96,7 @@ int Main(int argc, char** argv) {
     }
     return RunNode();
   }
-  for (std::string_view of_python : {"status", "list", "summary", "logs", "stack", "timeline"}) {
+  for (std::string_view of_python : {"status", "list", "summary", "logs", "stack", "timeline", "explain"}) {
     if (command != of_python) continue;
     std::fprintf(stderr, "weft: 'weft %s' is a command of the Python package; run the weft that pip installed\n",
                  argv[1]);

@@ -134,7 +134,7 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
     out.emplace_back(AnswerCreator{event.from, ActorAnswer{message.request, id, actor.metadata, ""}});
   }
   actor.deferred = message.deferred != 0;
-  if (!actor.deferred) out.emplace_back(WantActor{id, actor.to_place, actor.to_hold, actor.depth});
+  if (!actor.deferred) Want(*actors_.find(id), out);
 
   if (auto early = early_.find(id); early != early_.end()) {
     Early before = std::move(early->second);
@@ -158,7 +158,7 @@ void ActorDirectory::Handle(const ActorArgumentsCame& event, std::vector<Directo
   if (found == actors_.end() || !found->second.deferred || found->second.ending != Ending::kNo) return;
   auto& actor = found->second;
   actor.deferred = false;
-  out.emplace_back(WantActor{event.actor, actor.to_place, actor.to_hold, actor.depth});
+  Want(*found, out);
 }
 
 void ActorDirectory::RefuseCreation(const ActorCreated& event, const std::string& why,
@@ -201,7 +201,7 @@ void ActorDirectory::Handle(const ActorPlaced& event, std::vector<DirectoryActio
 void ActorDirectory::Handle(const ActorRefused& event, std::vector<DirectoryAction>& out) {
   auto found = actors_.find(event.actor);
   if (found == actors_.end() || found->second.worker) return;
-  Die(event.actor, Called(found->second) + " cannot be placed: " + event.why, "", out);
+  Die(event.actor, Called(found->second) + " cannot be placed: " + event.why, "", out, true);
 }
 
 ActorDirectory::Entry* ActorDirectory::OfWorker(ProcessId from, ObjectId id, std::vector<DirectoryAction>& out) {
@@ -226,6 +226,16 @@ void ActorDirectory::Handle(const ActorConstructedReported& event, std::vector<D
   // Running it again would fail again. The worker may own what its exception refers to.
   out.emplace_back(LetWorkerLeave{actor.worker});
   Die(event.actor, "the constructor of " + Called(actor) + " raised an exception", event.error, out);
+}
+
+void ActorDirectory::Want(const Entry& entry, std::vector<DirectoryAction>& out) const {
+  const auto& [id, actor] = entry;
+  out.emplace_back(WantActor{id, ConstructorOf(id, actor), actor.to_place, actor.to_hold, actor.depth});
+}
+
+void ActorDirectory::Handle(const ActorKept& event, std::vector<DirectoryAction>&) {
+  auto found = actors_.find(event.actor);
+  if (found != actors_.end() && found->second.detached) found->second.keeper = event.from;
 }
 
 // ---- questions --------------------------------------------------------------------------------------------------
@@ -285,6 +295,7 @@ void ActorDirectory::Handle(const ActorWatched& event, std::vector<DirectoryActi
       dead == dead_.end() ? "no such actor: it died long ago, or its creator did, or it never was" : dead->second.why;
   if (dead != dead_.end()) {
     change.error = dead->second.error;
+    change.refused = dead->second.refused ? 1 : 0;
     change.incarnation = dead->second.incarnation;
   }
   out.emplace_back(TellWatcher{event.from, std::move(change), false});
@@ -293,7 +304,10 @@ void ActorDirectory::Handle(const ActorWatched& event, std::vector<DirectoryActi
 void ActorDirectory::Tell(const Entry& entry, ProcessId watcher, std::vector<DirectoryAction>& out) const {
   const auto& [id, actor] = entry;
   ActorChanged change{id, static_cast<uint8_t>(actor.state), actor.incarnation, actor.worker};
-  if (watcher == id.owner) change.gpus = actor.gpus;
+  if (watcher == ConstructorOf(id, actor)) {
+    change.gpus = actor.gpus;
+    change.construct = actor.state == ActorState::kStarting ? 1 : 0;
+  }
   out.emplace_back(TellWatcher{watcher, std::move(change), static_cast<bool>(actor.worker)});
 }
 
@@ -322,9 +336,9 @@ void ActorDirectory::StopWatching(ObjectId id, const std::set<ProcessId>& watche
 }
 
 void ActorDirectory::Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error,
-                              std::string class_name) {
+                              std::string class_name, bool refused) {
   if (error.size() > kMaxRememberedError) error.clear();
-  DeadActor dead{incarnation, std::move(why), std::move(error), std::move(class_name)};
+  DeadActor dead{incarnation, std::move(why), std::move(error), std::move(class_name), refused};
   dead_bytes_ += dead.bytes();
   dead_[id] = std::move(dead);
   dead_in_order_.push_back(id);
@@ -340,7 +354,7 @@ void ActorDirectory::Remember(ObjectId id, uint32_t incarnation, std::string why
 }
 
 void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string& error,
-                         std::vector<DirectoryAction>& out) {
+                         std::vector<DirectoryAction>& out, bool refused) {
   auto found = actors_.find(id);
   auto& actor = found->second;
   GiveNameUp(actor);
@@ -354,6 +368,7 @@ void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string&
     ActorChanged change{id, static_cast<uint8_t>(ActorState::kDead), actor.incarnation};
     change.why = why;
     change.error = error;
+    change.refused = refused ? 1 : 0;
     out.emplace_back(TellWatcher{watcher, std::move(change), false});
   }
   StopWatching(id, actor.watchers);
@@ -361,7 +376,7 @@ void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string&
   std::string class_name = std::move(actor.class_name);
   uint32_t incarnation = actor.incarnation;
   actors_.erase(found);
-  Remember(id, incarnation, why, error, std::move(class_name));
+  Remember(id, incarnation, why, error, std::move(class_name), refused);
 }
 
 void ActorDirectory::BeginEnding(Entry& entry, Ending ending, const std::string& why,
@@ -426,11 +441,12 @@ void ActorDirectory::WorkerEnded(ObjectId id, const ProcessEnded& event, std::ve
 
   std::string why = called + (event.how.starts_with("killed") ? " was " : " ") + event.how;
   if (std::exchange(actor.kill_asked, false)) why = called + " was killed on request";
-  if (!actor.creator_lives || actor.restarts_left == 0) {
-    if (actor.restarts > 0 || (!actor.creator_lives && actor.restarts_left != 0)) {
-      why += actor.creator_lives ? "; it was restarted " + std::to_string(actor.restarts) +
-                                       (actor.restarts == 1 ? " time" : " times") + ", as often as max_restarts allows"
-                                 : "; it cannot be restarted because its creator has ended";
+  const bool constructible = static_cast<bool>(ConstructorOf(id, actor));
+  if (!constructible || actor.restarts_left == 0) {
+    if (actor.restarts > 0 || (!constructible && actor.restarts_left != 0)) {
+      why += constructible ? "; it was restarted " + std::to_string(actor.restarts) +
+                                 (actor.restarts == 1 ? " time" : " times") + ", as often as max_restarts allows"
+                           : "; it cannot be restarted because its creator has ended";
     }
     return Die(id, why, "", out);
   }
@@ -447,7 +463,7 @@ void ActorDirectory::WorkerEnded(ObjectId id, const ProcessEnded& event, std::ve
   actor.gpus.clear();
   TellAll(entry, why, out);
   if (pause == 0) {
-    out.emplace_back(WantActor{id, actor.to_place, actor.to_hold, actor.depth});
+    Want(*actors_.find(id), out);
   } else {
     actor.due_ns = event.now_ns + pause;
     due_.emplace(actor.due_ns, id);
@@ -471,6 +487,13 @@ void ActorDirectory::Handle(const ProcessEnded& event, std::vector<DirectoryActi
     WorkerEnded(id, event, out);
   }
   let_go_.erase(event.process);
+  std::vector<ObjectId> unkept;
+  for (auto& [id, actor] : actors_) {
+    if (actor.keeper != event.process) continue;
+    actor.keeper = {};
+    if (!actor.creator_lives && !actor.worker) unkept.push_back(id);
+  }
+  for (ObjectId id : unkept) Die(id, "nobody is left who could start it again", "", out);
 
   std::string why = "was ended because its creator, process " + ToString(event.process);
   if (event.pid != 0) why += " (pid " + std::to_string(event.pid) + ")";
@@ -485,9 +508,18 @@ void ActorDirectory::Handle(const ProcessEnded& event, std::vector<DirectoryActi
     auto& entry = *actors_.find(id);
     auto& actor = entry.second;
     actor.creator_lives = false;
-    // A detached one lives on, unless its constructor may still have to come from its creator.
+    // A detached one lives on, unless its constructor may still have to come from its creator and nobody else has it.
     if (actor.detached && actor.state == ActorState::kAlive) continue;
     ProcessId worker = actor.worker;
+    if (actor.keeper && actor.ending == Ending::kNo) {
+      if (worker) {
+        out.emplace_back(KillActorWorker{worker, "its creator ended while it started"});  // and another one is started
+      } else if (actor.due_ns == 0) {
+        actor.deferred = false;  // the keeper waits for the arguments itself
+        Want(entry, out);        // the wish of the dead was forgotten with it
+      }
+      continue;
+    }
     bool already = actor.ending != Ending::kNo;
     BeginEnding(entry, Ending::kCreatorEnded, why, out);
     if (worker && !already) out.emplace_back(KillActorWorker{worker, "its creator has ended"});
@@ -511,7 +543,7 @@ void ActorDirectory::Handle(const DirectoryTicked& event, std::vector<DirectoryA
     due_.erase(due_.begin());
     auto& actor = actors_.at(id);
     actor.due_ns = 0;
-    out.emplace_back(WantActor{id, actor.to_place, actor.to_hold, actor.depth});
+    Want(*actors_.find(id), out);
   }
 }
 
@@ -541,7 +573,7 @@ void ActorDirectory::CheckInvariants() const {
       ++due;
     }
     WEFT_CHECK(actor.creator_lives || actor.detached || actor.ending != Ending::kNo, "an actor ends with its creator");
-    WEFT_CHECK(actor.creator_lives || has_worker, "only its creator can start an actor");
+    WEFT_CHECK(ConstructorOf(id, actor) || has_worker, "somebody can start an actor that has no worker");
     for (ProcessId watcher : actor.watchers) watching[watcher].insert(id);
   }
   for (const auto& [id, early] : early_) {

@@ -21,6 +21,8 @@
 #include "os/memory_limits.h"
 #include "os/socket.h"
 #include "transport/ring_channel.h"
+#include "wire/peer_message.h"
+#include "wire/wait_facts.h"
 
 namespace weft::core {
 namespace {
@@ -362,6 +364,9 @@ void NodeDaemon::Handle(Process& process, ReleaseMemory& message) {
 }
 
 void NodeDaemon::Handle(Process& process, RouteTo& message) {
+  if ((message.to.value & kObserverBit) != 0) {
+    return observers_->Send(message.to.value & ~kObserverBit, Routed{process.id, std::move(message.payload)});
+  }
   auto* target = Find(message.to);
   if (target == nullptr || target->stage != Process::Stage::kReady) {
     auto death = deaths_.find(message.to);
@@ -391,12 +396,16 @@ void NodeDaemon::Handle(Process& process, FreeObjects& message) {
 
 void NodeDaemon::Handle(Process& process, AskShape& message) {
   if (!IsValidShape(message.shape)) return Refuse(process, "asked about resources that cannot be");
-  ShapeFact fact = scheduler_->Explain(message.shape);
+  Send(process, ShapeAnswer{message.request, EncodeFact(Explain(message.shape))});
+}
+
+ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
+  ShapeFact fact = scheduler_->Explain(shape);
   for (HolderFact& holder : fact.holders) {
     if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;
     if (std::string name = directory_.ClassOf(holder.worker); !name.empty()) holder.actor = "actor " + name;
   }
-  Send(process, ShapeAnswer{message.request, EncodeFact(fact)});
+  return fact;
 }
 
 void NodeDaemon::Handle(Process& process, Farewell&) {

@@ -120,6 +120,7 @@ class NodeDaemon {
   void Handle(Process& process, ActorConstructed& message);
   void Handle(Process& process, ActorExiting& message);
   void Handle(Process& process, AskShape& message);
+  void Handle(Process& process, KeepActor& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
   void Refuse(Process& process, const std::string& why);
@@ -189,6 +190,8 @@ class NodeDaemon {
   // ---- observers (node_daemon_observers.cc)
   void ListenForObservers();
   void AnswerObserver(uint64_t observer, const Observe& question);
+  void RouteForObserver(uint64_t observer, RouteTo& question);
+  ShapeFact Explain(const ResourceAmounts& shape);
   ProcessInfo Describe(const Process& process) const;
   void Handle(Process& process, StateReport& message);
   void RememberDead(Process& process, const std::string& how);

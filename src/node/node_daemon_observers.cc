@@ -11,6 +11,8 @@
 #include "node/node_daemon.h"
 #include "os/abstract_socket.h"
 #include "os/shared_memory.h"
+#include "wire/peer_message.h"
+#include "wire/wait_facts.h"
 
 namespace weft::core {
 namespace {
@@ -35,12 +37,36 @@ void NodeDaemon::ListenForObservers() {
   started_ns_ = NowNs();
   const char* events = std::getenv("WEFT_EVENTS");
   keep_events_ = events == nullptr || std::strcmp(events, "0") != 0;
-  observers_ = std::make_unique<Observers>(
-      loop_, [this](uint64_t observer, const Observe& question) { AnswerObserver(observer, question); });
+  observers_ = std::make_unique<Observers>(loop_, [this](uint64_t observer, Message& question) {
+    if (auto* observe = std::get_if<Observe>(&question)) return AnswerObserver(observer, *observe);
+    if (!scheduler_) return observers_->Close(observer);
+    if (auto* shape = std::get_if<AskShape>(&question)) {
+      if (!IsValidShape(shape->shape)) return observers_->Close(observer);
+      return observers_->Send(observer, ShapeAnswer{shape->request, EncodeFact(Explain(shape->shape))});
+    }
+    if (auto* route = std::get_if<RouteTo>(&question)) RouteForObserver(observer, *route);
+  });
   if (Status status = observers_->Listen(ObserverSocketName(::geteuid(), ::getpid())); !status) {
     std::fprintf(stderr, "weft node: `weft list` and its like will not find this session: %s\n",
                  status.error().message.c_str());
   }
+}
+
+// An observer asks a process why something waits; the answer comes back as RouteTo its number. All else that processes
+// tell each other changes something, and is refused.
+void NodeDaemon::RouteForObserver(uint64_t observer, RouteTo& question) {
+  std::vector<PeerMessage> messages;
+  const bool decoded = DecodePeerMessages(question.payload, messages);
+  if (!decoded || messages.empty() || !std::all_of(messages.begin(), messages.end(), [](const PeerMessage& message) {
+        return message.kind == PeerMessageKind::kAskWhy;
+      })) {
+    return observers_->Close(observer);
+  }
+  auto* target = Find(question.to);
+  if (target == nullptr || target->stage != Process::Stage::kReady) {
+    return observers_->Send(observer, ProcessDied{question.to, 0, "it has ended"});
+  }
+  Send(*target, Routed{ProcessId{kObserverBit | observer}, std::move(question.payload)});
 }
 
 ProcessInfo NodeDaemon::Describe(const Process& process) const {

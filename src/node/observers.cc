@@ -52,9 +52,17 @@ void Observers::OnEvent(uint64_t observer) {
   if (!stream.Flush()) return Close(observer);
   stream.Receive();
   while (auto received = stream.Next()) {
-    auto* question = std::get_if<Observe>(&received->message);
-    if (question == nullptr || question->protocol != kProtocolVersion || !received->fds.empty()) return Close(observer);
-    asked_(observer, *question);
+    Message& question = received->message;
+    if (!received->fds.empty()) return Close(observer);
+    // Whose protocol is another one asks nothing else: each connection begins with Observe.
+    if (auto* observe = std::get_if<Observe>(&question)) {
+      if (observe->protocol != kProtocolVersion) return Close(observer);
+      found->second.greeted = true;
+    } else if (!found->second.greeted ||
+               !(std::holds_alternative<AskShape>(question) || std::holds_alternative<RouteTo>(question))) {
+      return Close(observer);
+    }
+    asked_(observer, question);
     if (!Has(observer)) return;
   }
   if (stream.state() != MessageStream::State::kOpen) return Close(observer);
@@ -72,6 +80,7 @@ void Observers::Send(uint64_t observer, const Message& message, std::vector<Shar
 
 void Observers::Close(uint64_t observer) {
   auto found = connections_.find(observer);
+  if (found == connections_.end()) return;
   loop_.Remove(found->second.watch);
   connections_.erase(found);
 }

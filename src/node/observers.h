@@ -1,6 +1,5 @@
 // The way in for observers of a session: a unix socket with an abstract name, which is nothing on disk and gone with
-// the daemon. Only programs of the same user, or root, are let in; they can ask one kind of question and change
-// nothing.
+// the daemon. Only programs of the same user, or root, are let in; they can ask and change nothing.
 //
 // Owned by NodeDaemon, on its loop thread. Knows connections; what is answered is NodeDaemon's business. Bounded: a new
 // observer beyond kMaxObservers takes the place of the oldest, and one that does not read what it asked for is dropped.
@@ -23,7 +22,8 @@ namespace weft::core {
 
 class Observers {
  public:
-  using Asked = std::function<void(uint64_t observer, const Observe& question)>;
+  // The question is an Observe, AskShape or RouteTo; of what is routed, the receiver must see that it is one.
+  using Asked = std::function<void(uint64_t observer, Message& question)>;
 
   Observers(EventLoop& loop, Asked asked) : loop_(loop), asked_(std::move(asked)) {}
   ~Observers();
@@ -32,15 +32,17 @@ class Observers {
   // To an observer that may be gone meanwhile: then nothing happens.
   void Send(uint64_t observer, const Message& message, std::vector<SharedFd> fds = {});
   bool Has(uint64_t observer) const { return connections_.contains(observer); }
+  // What it asked cannot be: no answer is owed to it.
+  void Close(uint64_t observer);
 
  private:
   struct Connection {
     std::unique_ptr<MessageStream> stream;
     EventLoop::WatchId watch = 0;
+    bool greeted = false;
   };
   void OnConnect();
   void OnEvent(uint64_t observer);
-  void Close(uint64_t observer);
 
   EventLoop& loop_;
   Asked asked_;

@@ -81,6 +81,23 @@ int Executor::Poll(int limit) {
 
 void Executor::Sleep(int64_t deadline_ns) { Idle(deadline_ns); }
 
+void Executor::Rest() {
+  runtime_.SetLoopRests(true);
+  // Messages that only the link thread is concerned with wake all; that is no reason to turn the loop.
+  do {
+    if (!Idle(kNoDeadline)) break;
+  } while (!was_disturbed_ && !runtime_.stopped() && !exit_.load(std::memory_order_acquire) && !AnythingToTake());
+  runtime_.SetLoopRests(false);
+}
+
+bool Executor::AnythingToTake() {
+  if (news_.load(std::memory_order_acquire)) return true;
+  Frame frame;
+  return std::any_of(submitters_.begin(), submitters_.end(), [&](const auto& submitter) {
+    return submitter->peer->channel->Peek(&frame) && MayTake(*submitter, frame);
+  });
+}
+
 void Executor::Wake() {
   woken_.store(true);
   runtime_.Bump();
@@ -132,10 +149,13 @@ bool Executor::Idle(int64_t deadline_ns) {
   if (!has_rival) runner_.BeforeSleep();
   const auto something = [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen || woken_.load(); };
   if (!may_spin_ || !spin_.Spin([&] { return runtime_.doorbell_->AnyRung() || something(); })) {
-    runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, deadline_ns, something);
+    SleepOutcome slept = runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, deadline_ns, something);
+    was_disturbed_ = slept == SleepOutcome::kInterrupted;
+  } else {
+    was_disturbed_ = false;
   }
   may_spin_ = false;
-  woken_.store(false);
+  was_disturbed_ = woken_.exchange(false) || was_disturbed_;
   lock.lock();
   runtime_.polling_ = runtime_.executor_idle_ = false;
   if (runtime_.others_waiting_ > 0) runtime_.Bump();
@@ -148,6 +168,7 @@ bool Executor::Idle(int64_t deadline_ns) {
 }
 
 bool Executor::Step() {
+  if (exit_at_once_.load(std::memory_order_relaxed)) return false;  // calls that are still queued fail
   for (size_t i = 0; i < submitters_.size(); ++i) {
     Submitter& submitter = *submitters_[next_];
     Frame frame;
@@ -310,14 +331,27 @@ void Executor::Describe(WaitFact& fact, bool main_thread) {
                                                                    : "";
 }
 
+void Executor::DescribeCall(WaitFact& fact, uint64_t execution) {
+  std::lock_guard running(running_mutex_);
+  auto found = running_.find(execution);
+  if (found == running_.end()) return;
+  const TaskCall& call = found->second->call;
+  fact.execution = execution;
+  fact.submitter = call.submitter;
+  fact.task = call.task;
+  fact.name = call.what->name;
+  fact.group = groups_.contains(call.what->group) ? call.what->group : "";
+}
+
 std::vector<SlotFact> Executor::Slots() const {
-  if (!mode_.concurrent || mode_.loop) return {{kAllGroups, 1}};
+  if (!mode_.concurrent) return {{kAllGroups, 1}};
   std::vector<SlotFact> slots{{"", mode_.limit}};
   for (const auto& [name, limit] : mode_.groups) slots.push_back({name, limit});
   return slots;
 }
 
 void Executor::HandBackQueued() {
+  if (mapping_) return;   // the frame at the front of its channel is being read
   if (is_actor_) return;  // its calls can run nowhere else
   TakeAdopted();
   runtime_.doorbell_->TakeRung(Audience::kExecutor, [](uint32_t) {});
@@ -411,6 +445,7 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
     }
   }
   bool lost = false;
+  mapping_ = true;
   for (Pending& pending : stored) {
     TaskArgument& argument = call.dependencies[pending.argument];
     Result<const uint8_t*> data = runtime_.MapStored(pending.location);
@@ -422,6 +457,7 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
     argument.bytes = {reinterpret_cast<const char*>(*data), pending.location.size};
     argument.stored = true;
   }
+  mapping_ = false;
 
   call.what = what->second.get();
   call.submitter = from;
@@ -461,7 +497,8 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   submitter.peer->channel->Pop();
   runtime_.owner_->set_depth(main_.call.depth + 1);
   Runtime::SetCurrentExecution(main_.call.execution);
-  current_submitter_.store(main_.call.submitter.value, std::memory_order_relaxed);
+  current_execution_.store(main_.call.execution, std::memory_order_relaxed);
+  current_submitter_.store(main_.call.submitter.value, std::memory_order_release);
   current_task_.store(main_.call.task);
   if (num_early_cancels_.load() > 0) TakeEarlyCancel(main_);
   NoteBegin(main_);
@@ -545,11 +582,16 @@ void Executor::Complete(Execution* execution) {
 
 // ---- cancelling ---------------------------------------------------------------------------------------------------
 
+uint64_t Executor::RunningNow(ProcessId submitter, uint64_t task) const {
+  const uint64_t execution = current_execution_.load(std::memory_order_acquire);
+  if (current_task_.load() != task || current_submitter_.load(std::memory_order_acquire) != submitter.value) return 0;
+  // If the next run has not begun meanwhile, what was read belongs together.
+  return current_execution_.load() == execution ? execution : 0;
+}
+
 void Executor::CancelRunning(ProcessId submitter, uint64_t task, bool force, bool recursive) {
-  uint64_t found = 0;
-  if (current_task_.load() == task && current_submitter_.load() == submitter.value) {
-    found = main_.call.execution;
-  } else {
+  uint64_t found = RunningNow(submitter, task);
+  if (found == 0) {
     std::lock_guard running(running_mutex_);
     for (const auto& [number, execution] : running_) {
       if (execution->call.task == task && execution->call.submitter == submitter) found = number;
@@ -560,12 +602,13 @@ void Executor::CancelRunning(ProcessId submitter, uint64_t task, bool force, boo
     if (early_cancels_.size() > kMaxEarlyCancels) early_cancels_.pop_front();
     num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));
     // It may have begun between the look and the note.
-    if (current_task_.load() != task || current_submitter_.load() != submitter.value) return;
-    found = main_.call.execution;
+    found = RunningNow(submitter, task);
+    if (found == 0) return;
   }
   if (force && !is_actor_) ::_exit(kForcedExit);
   if (recursive) runtime_.owner_->CancelChildren(found, force, CoarseNowNs(), runtime_.actions_);
   runner_.Interrupt(found);
+  runtime_.Bump();  // it may wait for objects
 }
 
 void Executor::TakeEarlyCancel(const Execution& execution) {

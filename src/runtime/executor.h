@@ -153,9 +153,11 @@ class Executor {
   void Run();
 
   // For a front end's event loop. Poll takes what there is, at most `limit` calls: how many, or -1: leave. Sleep
-  // returns when there may be something, after Wake, or at the deadline.
+  // returns when there may be something, after Wake, or at the deadline; Rest only when there is something, or Wake or
+  // a signal came, and the runtime knows meanwhile that the loop rests (Runtime::SetLoopRests).
   int Poll(int limit);
   void Sleep(int64_t deadline_ns);
+  void Rest();
   void Wake();  // any thread
 
   void Complete(Execution* execution);  // the outcome is in it; it is gone afterwards
@@ -164,6 +166,7 @@ class Executor {
   // The task or call that the calling thread runs; nothing is filled in if it runs none. The runtime's lock is held,
   // as for Slots: how many run at once.
   void Describe(WaitFact& fact, bool main_thread);
+  void DescribeCall(WaitFact& fact, uint64_t execution);  // that runs beside others
   std::vector<SlotFact> Slots() const;
   void Adopt(Runtime::Peer* peer);
   void ExitWhenIdle(bool at_once);  // or only when nobody borrows what this process owns
@@ -183,7 +186,8 @@ class Executor {
   bool TakeFrame(Submitter& submitter, const Frame& frame);
   bool MayTake(const Submitter& submitter, const Frame& frame);
   bool Idle(int64_t deadline_ns);  // false: leave
-  bool MayLeave();                 // the runtime's lock is held
+  bool AnythingToTake();
+  bool MayLeave();  // the runtime's lock is held
   void Define(Submitter& submitter, std::string_view bytes);
   void TakeLease(std::string_view bytes);
   void RunTask(Submitter& submitter, std::string_view bytes);
@@ -194,6 +198,8 @@ class Executor {
   void Reply(Execution& execution);
   void Constructed(Execution& execution);
   void TakeEarlyCancel(const Execution& execution);
+  // The run of this task on the main thread, or 0. Any thread.
+  uint64_t RunningNow(ProcessId submitter, uint64_t task) const;
   void HandBack(Submitter& submitter, uint64_t task, ReplyKind kind);
   uint8_t* RoomForReply(Submitter& submitter, uint32_t size);
   void SendReply(Submitter& submitter, uint32_t size);
@@ -209,15 +215,19 @@ class Executor {
   std::atomic<bool> exit_{false};
   std::atomic<bool> exit_at_once_{false};
   std::atomic<bool> woken_{false};
-  WorkerMachine machine_;  // guarded by the runtime's lock where it touches objects
+  bool was_disturbed_ = false;  // Idle ended by Wake or a signal
+  WorkerMachine machine_;       // guarded by the runtime's lock where it touches objects
   AssignedLease lease_;
   Execution main_;  // of what runs on the main thread, one at a time
   uint64_t next_execution_ = 1;
   SpinGate spin_;
+  bool mapping_ = false;   // a task's arguments are waited for, which lie in a segment that is not mapped yet
   bool may_spin_ = false;  // the last task's submitter saw a core free for us
 
   // What runs on the main thread, for CancelRunning. Sequentially consistent with early_cancels_: one side sees the
   // other's.
+  // Written in this order, and current_task_ is 0 in between (RunTask); read in the reverse order (RunningNow).
+  std::atomic<uint64_t> current_execution_{0};
   std::atomic<uint64_t> current_submitter_{0};
   std::atomic<uint64_t> current_task_{0};
   struct EarlyCancel {  // came before the task was seen to run, or after it had ended

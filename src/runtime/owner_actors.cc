@@ -61,6 +61,27 @@ bool Owner::CreateActor(Object* handle, const Submission& constructor, const Act
   return ready;
 }
 
+void Owner::KeepActor(Object* handle, const Submission& constructor, const std::string& class_name, Actions& out) {
+  Actor* actor = ActorOf(handle);
+  if (actor->created_here || actor->kept || actor->state == ActorState::kDead) return;
+  actor->kept = true;
+  actor->class_name = class_name;
+  actor->creation = constructor.what;
+  actor->creation_arguments = constructor.arguments;
+  actor->creation_dependencies = constructor.dependencies;
+  actor->creation_contained = constructor.contained;
+  Hold(handle);  // until it is dead
+  for (Object* object : actor->creation_dependencies) Hold(object);
+  for (Object* object : actor->creation_contained) Hold(object);
+  // Their values are needed while their owner lives.
+  for (Object* object : actor->creation_dependencies) Want(object, out);
+  if (!actor->watched) {
+    actor->watched = true;
+    out.push_back({.kind = ActionKind::kWatchActor, .id = handle->id});
+  }
+  Settle(out);
+}
+
 void Owner::AbandonActor(Object* handle, Actions& out) {
   BuryActor(handle->actor, out);
   handle->local_references.fetch_sub(1, std::memory_order_relaxed);
@@ -178,8 +199,9 @@ void Owner::FailCall(Task* task, bool may_have_run, Actions& out) {
   may_have_run = (may_have_run || task->attempt > 0) && !faults.say_that_calls_did_not_run;
   const Actor& actor = *task->actor;
   bool dead = actor.state == ActorState::kDead;
-  std::string text = dead ? "ActorDiedError\n" : "ActorUnavailableError\n";
-  text += "the call of '" + task->what->name + "' failed because its actor " + (dead ? "is dead" : "died and restarts");
+  std::string text = actor.refused ? "UnschedulableError\n" : dead ? "ActorDiedError\n" : "ActorUnavailableError\n";
+  text += "the call of '" + task->what->name + "' failed because its actor ";
+  text += actor.refused ? "can never start" : dead ? "is dead" : "died and restarts";
   if (!actor.why.empty()) text += ": " + actor.why;
   text += may_have_run ? ". The call was running, so it may have had effects" : ". The call did not run";
   if (may_have_run && task->what->max_retries == 0) {
@@ -203,6 +225,7 @@ void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& o
   actor->incarnation = change.incarnation;
   if (state == ActorState::kDead) {
     actor->error = change.error;
+    actor->refused = change.refused != 0;
     BuryActor(actor, out);
     return Settle(out);
   }
@@ -214,7 +237,7 @@ void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& o
       actor->worker = static_cast<int32_t>(&worker - workers_.data());
       worker.actor = actor;
       worker.full = false;
-      if (actor->created_here) {
+      if (actor->created_here || (actor->kept && change.construct != 0)) {
         actor->gpus = worker.gpus = change.gpus;
         PushConstructor(actor, out);
       }
@@ -250,7 +273,7 @@ void Owner::BuryActor(Actor* actor, Actions& out) {
   actor->creation_arguments = {};
   for (Object* object : dependencies) Unhold(object, out);
   for (Object* object : contained) Unhold(object, out);
-  if (actor->created_here && actor->detached) Unhold(handle, out);
+  if ((actor->created_here && actor->detached) || actor->kept) Unhold(handle, out);
   Unhold(handle, out);
 }
 

@@ -18,6 +18,15 @@ void List(const Task* task, ObjectFact& fact) {
   }
 }
 
+// Empty for a value; an error of a body is the front end's, and not read here.
+std::string HowItFailed(const Value& value) {
+  if (value.kind() == ValueKind::kTaskError) return "its task raised an exception";
+  if (value.kind() != ValueKind::kSystemError) return {};
+  std::string text(value.bytes().substr(0, value.bytes().find('\0')));
+  if (size_t end = text.find('\n'); end != std::string::npos) text.replace(end, 1, ": ");
+  return text;
+}
+
 }  // namespace
 
 ObjectFact Owner::Explain(ObjectId id) {
@@ -31,6 +40,7 @@ ObjectFact Owner::Explain(ObjectId id) {
   }
   if (object->resolved()) {
     fact.state = ObjectState::kThere;
+    fact.front = HowItFailed(object->value);
     return fact;
   }
   Task* task = object->producer;
@@ -101,8 +111,9 @@ void Owner::ExplainActor(const Actor& actor, ObjectFact& fact) const {
   fact.is_actor = 1;
   fact.name = actor.class_name;
   fact.stamp = actor.incarnation;
-  if (actor.worker >= 0) {
+  if (actor.worker >= 0 || actor.state == ActorState::kDead) {
     fact.state = ObjectState::kThere;
+    if (actor.state == ActorState::kDead) fact.front = actor.why.empty() ? "it is dead" : actor.why;
   } else if (actor.state == ActorState::kPending && !actor.placed && actor.queue.first) {
     fact.state = ObjectState::kArguments;
     List(actor.queue.first, fact);

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -68,6 +69,10 @@ struct WaitReport {
   int64_t pause_ns = 0;    // after that
   int64_t stuck_since_ns = 0;
   bool noticed = false;
+  uint32_t tries = 0;  // to find out whether the loop of a coroutine rests
+  // The front end's: when it changes (Executor wakes who waits), the wait ends with kInterrupted.
+  const std::atomic<uint32_t>* cancelled = nullptr;
+  uint32_t cancelled_before = 0;
 };
 
 // A resolved value, readable while the caller holds a local reference to the object.
@@ -85,13 +90,13 @@ struct StoreRoom {
 };
 
 struct RuntimeEvent {
-  enum Kind : uint8_t { kOutput, kReady, kStopped } kind = kStopped;
+  enum Kind : uint8_t { kOutput, kReady, kStuck, kStopped } kind = kStopped;
   int32_t pid = 0;
   bool is_stderr = false;
   std::string text;
   std::string name;          // kOutput: the class of the actor that printed it
-  Object* object = nullptr;  // kReady: comes with a local reference for the receiver
-  void* cookie = nullptr;
+  Object* object = nullptr;  // kReady, kStuck: comes with a local reference for the receiver
+  void* cookie = nullptr;    // kStuck: it was awaited, and `text` says why it never comes, as a system error
 };
 
 // What of a number of objects has been resolved, in that order. Shared by the runtime and one consumer; guarded by the
@@ -149,15 +154,18 @@ class Runtime {
     std::string metadata;
   };
   // A handle, with one local reference; of another actor (and then its metadata) if that exists and may be taken
-  // instead. Waits for the daemon only if the actor has a name. kInvalid: the name is taken. kTimeout as in Allocate:
-  // then call again.
+  // instead. Waits for the daemon only if the actor has a name. kInvalid: the name is taken.
+  // While the daemon is asked, `give_up` is called when a signal wants handling, on the calling thread and without the
+  // lock. If it says true, and no answer has come, kTimeout is returned; an actor that was to be created is let go.
+  using GiveUp = std::function<bool()>;
   struct FoundActor {
     Object* handle = nullptr;
     std::string metadata;  // empty: the one that was asked for
   };
-  Result<FoundActor> CreateActor(const ActorRequest& request);
-  Result<FoundActor> LookupActor(const std::string& name, const std::string& name_space);
-  Result<std::vector<std::pair<std::string, std::string>>> ListActors(bool all, const std::string& name_space);
+  Result<FoundActor> CreateActor(const ActorRequest& request, const GiveUp& give_up = {});
+  Result<FoundActor> LookupActor(const std::string& name, const std::string& name_space, const GiveUp& give_up = {});
+  Result<std::vector<std::pair<std::string, std::string>>> ListActors(bool all, const std::string& name_space,
+                                                                      const GiveUp& give_up = {});
   void KillActor(Object* handle, bool no_restart);
   // As Submit. False: `max_pending` calls (0: any number) of this process to this actor are pending.
   bool SubmitCall(Object* handle, const TaskTemplate* what, std::string_view arguments,
@@ -206,6 +214,16 @@ class Runtime {
   // ---- for the front end's own thread
   bool NextEvent(RuntimeEvent* event);  // blocks; false when stopped
   void CallWhenReady(Object* object, void* cookie);
+  // ---- coroutines of an actor's event loop (runtime_explain.cc)
+  // As CallWhenReady, for a coroutine that awaits the object. `execution`: the run of a call whose own asyncio task
+  // waits for nothing but this; 0: another task of the loop. The callback comes, or kStuck instead, or the await is
+  // ended by its number (0: there is nothing to end).
+  uint64_t Await(Object* object, void* cookie, uint64_t execution);
+  void EndAwait(uint64_t number);
+  // On the loop's thread. Somebody wants to know whether the loop rests: it is about to sleep without a timer, a file
+  // or a task that waits for anything but objects.
+  bool LoopIsAsked() const { return loop_asked_.load(std::memory_order_relaxed); }
+  void SetLoopRests(bool rests);
   // Each object's number goes to `to` once it is resolved, in constant time. The caller keeps the objects alive.
   struct Watched {
     Object* object;
@@ -257,8 +275,18 @@ class Runtime {
     WaitReport* report = nullptr;
     uint64_t number = 0;  // not 0: in waits_
     int64_t since_ns = 0;
+    uint64_t execution = 0;          // not 0: a coroutine of this call awaits; it is in awaits_
     std::unique_ptr<WaitFact> task;  // in waits_: the task that waits, if it is one
     std::unique_ptr<Inquiry> inquiry;
+  };
+
+  // A coroutine that awaits an object.
+  struct Awaiting {
+    Object* object = nullptr;
+    void* cookie = nullptr;
+    uint64_t rest = 0;  // of its loop, when the inquiry began
+    WaitReport report;
+    Waiting waiting;
   };
 
   Runtime();
@@ -298,14 +326,24 @@ class Runtime {
   // Looks whether the wait can end, if it is time for that. True: it is over, with this outcome.
   bool Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome);
   void EndLooking(Waiting& waiting);
+  int64_t LookAtAwaits(int64_t now_ns);  // when to look again
+  void ForgetAwait(uint64_t number);
   WaitFact FactOf(const Waiting& waiting) const;
-  ProcessFact FactOfSelf() const;
+  ProcessFact FactOfSelf();
   void BeginPass(Inquiry& inquiry, std::unique_ptr<WaitGraph> graph);
   void Continue(Inquiry& inquiry);  // asks what can be asked; judges when all is answered
   void AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request);
   void WhyAnswered(uint64_t request, ObjectId subject, std::string_view fact);
   void ShapeAnswered(uint64_t request, std::string_view fact);
   void AbandonInquiries();  // somebody died, and may owe an answer
+  // A detached actor of this worker is entrusted to the driver; and there, kept.
+  void EntrustActor(Object* handle);
+  void KeepActor(ProcessId creator, ObjectId actor, std::string_view record);
+  template <class Answer>
+  Result<Answer> AwaitAnswer(std::unique_lock<std::mutex>& lock, std::unordered_map<uint64_t, Answer>& answers,
+                             uint64_t question, const GiveUp& give_up);
+  // True if whoever asked has given up; `answer` is nullptr if it was a list.
+  bool TakeUnwantedAnswer(uint64_t question, const ActorAnswer* answer);
   Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes);
 
   // After unlocking: makes the system calls that were put off.
@@ -342,11 +380,13 @@ class Runtime {
   uint64_t next_question_ = 1;
   std::unordered_map<uint64_t, ActorAnswer> actor_answers_;
   std::unordered_map<uint64_t, ActorList> actor_lists_;
+  std::unordered_map<uint64_t, Object*> given_up_;  // questions, with the handle that was to be created
   std::deque<RuntimeEvent> events_;
   struct Callback {
     void* cookie = nullptr;  // the front end's, or:
     std::shared_ptr<Completions> completions;
     uint32_t number = 0;
+    uint64_t await = 0;  // with a cookie: which of awaits_
   };
   std::unordered_map<Object*, std::vector<Callback>> callbacks_;
   std::string why_stopped_;
@@ -362,8 +402,12 @@ class Runtime {
   std::vector<ReturnedValue> values_scratch_;
   SpinGate poller_spin_;  // of whoever polls
   std::vector<Object*> returns_scratch_;
-  std::vector<Waiting*> waits_;      // that have lasted a while
-  std::vector<Inquiry*> inquiries_;  // that wait for answers
+  std::vector<Waiting*> waits_;          // that have lasted a while
+  std::vector<Inquiry*> inquiries_;      // that wait for answers
+  std::map<uint64_t, Awaiting> awaits_;  // coroutines of this actor, in the order in which they began to wait
+  bool awaits_seen_ = false;             // the background thread looks at them now and then
+  bool loop_rests_ = false;              // of this actor; as SetLoopRests says
+  uint64_t last_rest_ = 0;
   uint64_t last_wait_ = 0;
   uint64_t last_inquiry_ = 0;
   int64_t notice_after_ns_ = 0;
@@ -376,6 +420,7 @@ class Runtime {
   std::atomic<bool> stopped_{false};
   std::atomic<int64_t> leave_by_ns_{0};  // not 0: the farewell was said, the link thread reads what still comes
   std::atomic<bool> has_outgoing_{false};
+  std::atomic<bool> loop_asked_{false};
 
   SegmentWriter writer_;
   SegmentReader reader_;

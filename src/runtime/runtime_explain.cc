@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "os/futex.h"
 #include "runtime/executor.h"
 #include "runtime/runtime.h"
 
@@ -27,6 +28,8 @@ constexpr int64_t kMaxInquiryNs = 2'000 * kMillisecondNs;
 constexpr int64_t kOutsidePatienceNs = 400 * kMillisecondNs;
 constexpr int64_t kOutsidePauseNs = 100 * kMillisecondNs;
 constexpr size_t kMaxObjectsListed = 1000;
+// How often in a row a loop is asked whether it rests, before it is left alone for a while.
+constexpr uint32_t kMaxTries = 4;
 
 }  // namespace
 
@@ -76,6 +79,10 @@ bool Runtime::Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome) {
     if (executor_) executor_->Describe(*waiting.task, by_executor);
     waits_.push_back(&waiting);
   }
+  if (!waiting.task) {
+    waiting.task = std::make_unique<WaitFact>();
+    if (executor_) executor_->DescribeCall(*waiting.task, waiting.execution);
+  }
   if (waiting.deadline_ns > 0 && now < notice_at) {
     report.look_at_ns = notice_at;  // it ends by itself: only worth a word
     return false;
@@ -97,6 +104,119 @@ void Runtime::EndLooking(Waiting& waiting) {
   if (waiting.number != 0) std::erase(waits_, &waiting);
 }
 
+// ---- coroutines that await ----------------------------------------------------------------------------------------
+
+uint64_t Runtime::Await(Object* object, void* cookie, uint64_t execution) {
+  std::unique_lock lock(mutex_);
+  if (object->resolved()) {
+    AddReference(object);
+    events_.push_back({.kind = RuntimeEvent::kReady, .object = object, .cookie = cookie});
+    front_events_.fetch_add(1);
+    FutexWake(&front_events_);
+    return 0;
+  }
+  const uint64_t number = ++last_wait_;
+  Awaiting& await = awaits_[number];
+  await.object = object;
+  await.cookie = cookie;
+  await.waiting.objects = {&await.object, 1};
+  await.waiting.wanted = 1;
+  await.waiting.report = &await.report;
+  await.waiting.number = number;
+  await.waiting.execution = execution;
+  WaitOutcome unused;
+  Look(await.waiting, false, &unused);  // notes when it began
+  await.waiting.since_ns = await.report.began_ns;
+  ++object->callbacks;
+  callbacks_[object].push_back({.cookie = cookie, .await = number});
+  owner_->Want(object, actions_);
+  Perform();
+  awaits_seen_ = true;
+  if (background_idle_) doorbell_->WakeBackground();
+  if (!polling_) ArmBackground();
+  NotifyPeers(lock);
+  return number;
+}
+
+void Runtime::EndAwait(uint64_t number) {
+  std::lock_guard lock(mutex_);
+  // The callback stays, as that of a future which nobody wants any more.
+  ForgetAwait(number);
+}
+
+void Runtime::ForgetAwait(uint64_t number) {
+  auto found = awaits_.find(number);
+  if (found == awaits_.end()) return;
+  // Replies are taken also in the middle of an inquiry: then the object is gone, and LookAtAwaits takes away the rest.
+  if (found->second.waiting.inquiry) {
+    found->second.object = nullptr;
+  } else {
+    awaits_.erase(found);
+  }
+  loop_rests_ = false;  // who awaited it will run, and do anything
+}
+
+void Runtime::SetLoopRests(bool rests) {
+  std::lock_guard lock(mutex_);
+  loop_rests_ = rests;
+  if (rests) ++last_rest_;
+  loop_asked_.store(false, std::memory_order_relaxed);
+}
+
+int64_t Runtime::LookAtAwaits(int64_t now_ns) {
+  awaits_seen_ = !awaits_.empty();
+  int64_t next = INT64_MAX;
+  for (auto it = awaits_.begin(); it != awaits_.end(); ++it) {
+    const uint64_t number = it->first;
+    Awaiting& await = it->second;
+    if (!await.object) {
+      EndLooking(await.waiting);
+      awaits_.erase(it);
+      return now_ns;  // and so on with the others
+    }
+    if (await.report.began_ns + kFirstLookNs > now_ns) {
+      next = std::min(next, await.report.began_ns + kFirstLookNs);
+      break;  // those that follow are younger
+    }
+    if (await.waiting.execution == 0) continue;
+    if (!await.waiting.inquiry && now_ns >= await.report.look_at_ns && !loop_rests_) {
+      // Its loop is asked first, and says so when it goes to sleep. Until then it may go on.
+      loop_asked_.store(true, std::memory_order_relaxed);
+      if (executor_) executor_->Wake();
+      await.report.look_at_ns = now_ns + kTurnNs;
+      if (++await.report.tries >= kMaxTries) {
+        await.report.tries = 0;
+        await.report.look_at_ns = now_ns + await.report.pause_ns;
+        await.report.pause_ns = std::min(await.report.pause_ns * 2, kMaxPauseNs);
+      }
+    }
+    if (!await.waiting.inquiry) await.rest = last_rest_;
+    WaitOutcome outcome = WaitOutcome::kReady;
+    const bool stuck = Look(await.waiting, false, &outcome) && outcome == WaitOutcome::kStuck;
+    if (!await.object) return now_ns;  // it came meanwhile
+    if (stuck && (!loop_rests_ || await.rest != last_rest_)) {
+      await.report.look_at_ns = now_ns + kTurnNs;  // something ran in its process meanwhile
+    } else if (stuck) {
+      AddReference(await.object);
+      events_.push_back({.kind = RuntimeEvent::kStuck,
+                         .text = std::move(await.report.text),
+                         .object = await.object,
+                         .cookie = await.cookie});
+      front_events_.fetch_add(1);
+      FutexWake(&front_events_);
+      auto callbacks = callbacks_.find(await.object);
+      await.object->callbacks -= static_cast<uint32_t>(
+          std::erase_if(callbacks->second, [&](const Callback& call) { return call.await == number; }));
+      if (callbacks->second.empty()) callbacks_.erase(callbacks);
+      ForgetAwait(number);
+      return now_ns + kTurnNs;  // the map has changed
+    }
+    next = std::min(next,
+                    await.waiting.inquiry ? now_ns + kTurnNs / 2 : std::max(await.report.look_at_ns, now_ns + kTurnNs));
+  }
+  return next;
+}
+
 // ---- what this process knows --------------------------------------------------------------------------------------
 
 WaitFact Runtime::FactOf(const Waiting& waiting) const {
@@ -104,6 +224,20 @@ WaitFact Runtime::FactOf(const Waiting& waiting) const {
   fact.wait = waiting.number;
   fact.has_deadline = waiting.deadline_ns >= 0;
   fact.for_ns = NowNs() - waiting.since_ns;
+  if (waiting.execution != 0) {
+    // Its call goes on with the object. But as long as the loop has other tasks, or is not known to rest, any of them
+    // may cancel this one, or a timer may: then the object is not needed.
+    fact.has_deadline = loop_rests_ ? 0 : 2;
+    fact.wanted = 1;
+    fact.objects.push_back(waiting.objects[0]->id);
+    for (const auto& [number, await] : awaits_) {
+      if (await.waiting.execution == 0 && await.object) fact.objects.push_back(await.object->id);
+      if (fact.objects.size() <= kMaxObjectsListed) continue;
+      fact.has_deadline = 2;
+      break;
+    }
+    return fact;
+  }
   size_t resolved = 0;
   for (Object* object : waiting.objects) {
     if (object->resolved()) {
@@ -118,12 +252,22 @@ WaitFact Runtime::FactOf(const Waiting& waiting) const {
   return fact;
 }
 
-ProcessFact Runtime::FactOfSelf() const {
+ProcessFact Runtime::FactOfSelf() {
   ProcessFact fact;
   fact.process = self();
   fact.pid = getpid();
   if (executor_) fact.slots = executor_->Slots();
   for (const Waiting* waiting : waits_) fact.waits.push_back(FactOf(*waiting));
+  const int64_t now = NowNs();
+  for (auto& [number, await] : awaits_) {
+    if (await.report.began_ns + kFirstLookNs > now || fact.waits.size() > kMaxObjectsListed) break;
+    if (await.waiting.execution == 0 || !await.object) continue;
+    if (!await.waiting.task) {
+      await.waiting.task = std::make_unique<WaitFact>();
+      if (executor_) executor_->DescribeCall(*await.waiting.task, await.waiting.execution);
+    }
+    fact.waits.push_back(FactOf(await.waiting));
+  }
   return fact;
 }
 

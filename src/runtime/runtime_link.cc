@@ -82,9 +82,9 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
       NumberPeer(it->second.get());
     }
   } else if (auto* m = std::get_if<ActorAnswer>(&message)) {
-    actor_answers_[m->request] = std::move(*m);
+    if (!TakeUnwantedAnswer(m->request, m)) actor_answers_[m->request] = std::move(*m);
   } else if (auto* m = std::get_if<ActorList>(&message)) {
-    actor_lists_[m->request] = std::move(*m);
+    if (!TakeUnwantedAnswer(m->request, nullptr)) actor_lists_[m->request] = std::move(*m);
   } else if (auto* m = std::get_if<LeaseRecalled>(&message)) {
     owner_->LeaseRecalled(m->lease, actions_);
   } else if (auto* m = std::get_if<LeaseRefused>(&message)) {
@@ -187,6 +187,9 @@ void Runtime::HandlePeerMessages(ProcessId from, std::string_view payload) {
         owner_->ValueReceived(m.id, value, actions_);
         break;
       }
+      case PeerMessageKind::kEntrust:
+        if (m.id.owner == from) KeepActor(from, m.id, m.bytes);
+        break;
       case PeerMessageKind::kAskWhy:
         AnswerWhy(from, m.id, m.count);
         break;

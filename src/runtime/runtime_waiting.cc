@@ -61,6 +61,12 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       outcome = WaitOutcome::kStopped;
       break;
     }
+    if (waiting && waiting->report->cancelled &&
+        waiting->report->cancelled->load() != waiting->report->cancelled_before) {
+      waiting->report->cancelled_before = waiting->report->cancelled->load();
+      outcome = WaitOutcome::kInterrupted;
+      break;
+    }
     if (waiting && Look(*waiting, by_executor, &outcome)) break;
     if (by_executor && !blocked) {
       blocked = true;
@@ -161,8 +167,8 @@ WaitOutcome Runtime::TakeCompletions(Completions& from, int64_t deadline_ns, std
 void Runtime::SetWakeUps(bool any) {
   const auto& workers = owner_->workers();
   due_list_.clear();
-  for (size_t i = 0; i < peer_of_worker_.size(); ++i) {
-    if (workers[i].pushed.size == 0) continue;
+  for (int32_t number : owner_->busy_workers()) {
+    const auto i = static_cast<size_t>(number);
     due_list_.push_back(peer_of_worker_[i]);
     size_t wanted = any ? 1 : owner_->RepliesUntilWanted(workers[i]);
     peer_of_worker_[i]->channel->AskWakeAfter(wanted);
@@ -210,6 +216,7 @@ void Runtime::BackgroundLoop() {
     } else if (writer_.created() && writer_.HasIdleMemory(welcome_.reserved_bytes)) {
       deadline = NowNs() + 1'000 * kMillisecondNs;
     }
+    if (awaits_seen_) deadline = std::min(deadline, LookAtAwaits(NowNs()));
     background_idle_ = deadline == kNoDeadline;
     if (!polling_) ArmBackground();
     lock.unlock();

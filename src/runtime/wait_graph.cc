@@ -44,11 +44,13 @@ std::string Seconds(int64_t ns) {
 
 // ---- asking -------------------------------------------------------------------------------------------------------
 
-WaitGraph::WaitGraph(ProcessId process, WaitFact wait) : has_wait_(true), process_(process), wait_(std::move(wait)) {
+WaitGraph::WaitGraph(ProcessId process, WaitFact wait, bool from_outside)
+    : has_wait_(true), process_(process), wait_(std::move(wait)), from_outside_(from_outside) {
+  if (from_outside) AskProcess(process);  // for its pid
   for (ObjectId object : wait_.objects) Ask(object);
 }
 
-WaitGraph::WaitGraph(ObjectId object) : has_wait_(false), object_(object) { Ask(object); }
+WaitGraph::WaitGraph(ObjectId object) : has_wait_(false), from_outside_(false), object_(object) { Ask(object); }
 
 void WaitGraph::Ask(ObjectId object) {
   if (!asked_objects_.insert(object).second) return;
@@ -217,6 +219,13 @@ void WaitGraph::Build(int number, const WaitProof* earlier) {
     if (found == processes_.end()) return may_go_on();
     const ProcessFact& fact = found->second;
     const std::string group = nodes_[number].group;
+    // A thread that holds up everything: the main thread of a worker, or the event loop of an actor.
+    for (const WaitFact& wait : fact.waits) {
+      if (wait.execution == 0 || wait.group != kAllGroups) continue;
+      link(NodeOf(NodeKind::kWait, {}, fact.process, wait.wait, {}, {}));
+      nodes_[number].required = 1;
+      return;
+    }
     int64_t slots = 0;
     for (const SlotFact& slot : fact.slots) {
       if (group == kAllGroups || slot.group == kAllGroups || group == slot.group) slots += slot.slots;
@@ -225,7 +234,7 @@ void WaitGraph::Build(int number, const WaitProof* earlier) {
     std::set<uint64_t> occupants;
     for (const WaitFact& wait : fact.waits) {
       if (wait.execution == 0) continue;
-      if (group != kAllGroups && wait.group != kAllGroups && group != wait.group) continue;
+      if (group != kAllGroups && group != wait.group) continue;
       if (!occupants.insert(wait.execution).second) continue;
       link(NodeOf(NodeKind::kWait, {}, fact.process, wait.wait, {}, {}));
     }
@@ -383,8 +392,8 @@ std::string WaitGraph::Place(const ObjectFact& fact) const {
 std::string WaitGraph::WhoWaits(const Node& node) const {
   const WaitFact* wait = FindWait(node.process, node.wait);
   if (wait && wait->execution != 0) return "'" + wait->name + "' (" + PidOf(node.process) + ")";
-  return has_wait_ && node.process == process_ && node.wait == wait_.wait ? "this get"
-                                                                          : "a thread of " + PidOf(node.process);
+  const bool asks = has_wait_ && !from_outside_ && node.process == process_ && node.wait == wait_.wait;
+  return asks ? "this get" : "a thread of " + PidOf(node.process);
 }
 
 std::string WaitGraph::Sentence(const std::vector<int>& path, bool repeats) const {
@@ -476,8 +485,9 @@ std::string WaitGraph::Sentence(const std::vector<int>& path, bool repeats) cons
       break;
     case NodeKind::kWait:
       if (nodes_[path.back()].kind == NodeKind::kObject) text += ", which is ";
-      text +=
-          has_wait_ && again->wait == wait_.wait && again->process == process_ ? "the one that asks" : WhoWaits(*again);
+      text += has_wait_ && !from_outside_ && again->wait == wait_.wait && again->process == process_
+                  ? "the one that asks"
+                  : WhoWaits(*again);
       break;
     case NodeKind::kSlots:
       text += "what runs in " + PidOf(again->process);
@@ -537,7 +547,7 @@ void WaitGraph::Write(int number, int depth, std::set<int>& written, std::string
           write(name + ": its owner (pid " + std::to_string(fact.pid) + ") does not know what makes it");
           break;
         case ObjectState::kThere:
-          write(name + " is there");
+          write(fact.front.empty() ? name + " is there" : name + " failed: " + fact.front);
           break;
         case ObjectState::kArguments:
           write(name + " waits for " + std::to_string(fact.objects.size() + fact.more_objects) +
@@ -577,7 +587,7 @@ void WaitGraph::Write(int number, int depth, std::set<int>& written, std::string
       size_t count = wait->objects.size() + wait->more_objects;
       text += wait->wanted >= count ? std::to_string(count) + (count == 1 ? " object" : " objects")
                                     : std::to_string(wait->wanted) + " of " + std::to_string(count) + " objects";
-      if (wait->has_deadline) text += ", with a timeout";
+      if (wait->has_deadline == 1) text += ", with a timeout";
       write(text + ":");
       break;
     }

@@ -60,13 +60,13 @@ struct WaitVerdict {
 
 class WaitGraph {
  public:
-  // The thread of `process` that waits.
-  WaitGraph(ProcessId process, WaitFact wait);
+  // The thread of `process` that waits. From outside: who asks is not this thread, and the words must name it.
+  WaitGraph(ProcessId process, WaitFact wait, bool from_outside = false);
   // Nobody in particular; for explaining an object.
   explicit WaitGraph(ObjectId object);
 
   // A second traversal from the same beginning.
-  WaitGraph Again() const { return has_wait_ ? WaitGraph(process_, wait_) : WaitGraph(object_); }
+  WaitGraph Again() const { return has_wait_ ? WaitGraph(process_, wait_, from_outside_) : WaitGraph(object_); }
 
   // A question that was not given before; false if there is none at the moment.
   bool NextQuestion(WaitQuestion* question);
@@ -121,6 +121,7 @@ class WaitGraph {
   const bool has_wait_;
   const ProcessId process_;  // of the wait
   const WaitFact wait_;
+  const bool from_outside_;
   const ObjectId object_;  // if there is no wait
   std::deque<WaitQuestion> to_ask_;
   size_t asked_ = 0;

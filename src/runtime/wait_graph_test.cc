@@ -111,6 +111,73 @@ WaitVerdict Look(const World& world, const WaitFact& root, const WaitProof* earl
 
 bool Stuck(const World& world, const WaitFact& root) { return Look(world, root).kind == WaitVerdict::Kind::kStuck; }
 
+// ---- coroutines: each holds a slot of its actor
+
+// The driver calls a.f, whose coroutine awaits a.g; there are two slots.
+World ACoroutineThatAwaitsItsOwnActor() {
+  World world;
+  world.Waits(Of(kDriver, 1), kFirst, "A.f", {Of(kFirst, 1)});
+  world.objects[Of(kDriver, 1)].is_call = 1;
+  world.processes[kFirst].slots = {{"", 2}, {"io", 1}};
+  world.Queued(Of(kFirst, 1), kFirst, "A.g");
+  return world;
+}
+
+TEST(WaitGraphTest, ACoroutineLeavesSlotsFree) {
+  World world = ACoroutineThatAwaitsItsOwnActor();
+  EXPECT_FALSE(Stuck(world, RootWait({Of(kDriver, 1)})));
+  // Another one that awaits the same takes the last of them.
+  WaitFact& other = world.processes[kFirst].waits.emplace_back(world.processes[kFirst].waits[0]);
+  other.wait = ++world.last_number;
+  other.execution = ++world.last_number;
+  other.task = 77;
+  EXPECT_TRUE(Stuck(world, RootWait({Of(kDriver, 1)})));
+  // One in another group takes none.
+  world.processes[kFirst].waits[1].group = "io";
+  EXPECT_FALSE(Stuck(world, RootWait({Of(kDriver, 1)})));
+}
+
+TEST(WaitGraphTest, ACoroutineMayBeEndedByItsLoop) {
+  World world = ACoroutineThatAwaitsItsOwnActor();
+  world.processes[kFirst].slots = {{"", 1}};
+  EXPECT_TRUE(Stuck(world, RootWait({Of(kDriver, 1)})));
+  world.processes[kFirst].waits[0].has_deadline = 2;
+  EXPECT_FALSE(Stuck(world, RootWait({Of(kDriver, 1)})));
+  WaitGraph graph(kDriver, RootWait({Of(kDriver, 1)}));
+  Traverse(graph, world);
+  EXPECT_EQ(graph.Text().find("timeout"), std::string::npos) << graph.Text();
+}
+
+TEST(WaitGraphTest, ACoroutineMayBeEndedByATaskThatAwaitsSomethingElse) {
+  World world = ACoroutineThatAwaitsItsOwnActor();
+  world.processes[kFirst].slots = {{"", 1}};
+  WaitFact& wait = world.processes[kFirst].waits[0];
+  wait.objects.push_back(Of(kFirst, 2));  // of the other task
+  wait.wanted = 1;
+  world.Runs(Of(kFirst, 2), kSecond, "slow");
+  EXPECT_FALSE(Stuck(world, RootWait({Of(kDriver, 1)})));
+  world.Waits(Of(kFirst, 2), kThird, "waits", {Of(kDriver, 1)});  // and that waits for the first one
+  EXPECT_TRUE(Stuck(world, RootWait({Of(kDriver, 1)})));
+}
+
+TEST(WaitGraphTest, AGetInACoroutineHoldsUpTheWholeLoop) {
+  World world = ACoroutineThatAwaitsItsOwnActor();
+  world.processes[kFirst].slots = {{"", 1000}};
+  world.processes[kFirst].waits[0].group = kAllGroups;
+  EXPECT_TRUE(Stuck(world, RootWait({Of(kDriver, 1)})));
+}
+
+TEST(WaitGraphTest, FromOutsideTheThreadIsNamed) {
+  World world;
+  world.Runs(Of(kDriver, 1), kFirst, "slow");
+  world.processes[kDriver].process = kDriver;
+  world.processes[kDriver].pid = 10;
+  WaitGraph graph(kDriver, RootWait({Of(kDriver, 1)}), true);
+  Traverse(graph, world);
+  EXPECT_TRUE(graph.Text().starts_with("a thread of pid 10 has waited")) << graph.Text();
+  EXPECT_EQ(graph.Line(), "a thread of pid 10 waits for the result of task 'slow', which runs (pid 20)");
+}
+
 // ---- circles
 
 TEST(WaitGraphTest, ATaskThatWaitsForItsOwnResult) {

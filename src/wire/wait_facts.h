@@ -41,10 +41,12 @@ struct ObjectFact {
   uint8_t is_actor = 0;  // it is an actor's handle, and `name` the class
   std::string group;     // kPushed, is_call: the concurrency group
   uint32_t ahead = 0;    // kPushed: tasks of this owner that the worker was given before and that have not ended
-  std::string front;     // kPushed: the name of the first of those; kBehind: of the call that it waits behind
+  // kPushed: the name of the first of those; kBehind: of the call that it waits behind; kThere: how it failed, empty if
+  // it did not.
+  std::string front;
 };
 
-// A thread that waits in get or wait.
+// A thread that waits in get or wait, or a coroutine that awaits.
 struct WaitFact {
   uint64_t wait = 0;              // never the same twice in one process
   uint64_t execution = 0;         // the run of a task that waits; never the same twice; 0: not a task's thread
@@ -52,7 +54,7 @@ struct WaitFact {
   uint64_t task = 0;              // the submitter's handle of it
   std::string name;               // of the task
   std::string group;              // whose slot it occupies
-  uint8_t has_deadline = 0;       // ends by itself
+  uint8_t has_deadline = 0;       // 1: ends by itself; 2: a coroutine, which others of its event loop may yet end
   uint32_t wanted = 0;            // how many of the objects, or more, it needs
   uint32_t more_objects = 0;      // that are not listed; it waits for all of them if it waits for all of those listed
   int64_t for_ns = 0;             // how long it has waited

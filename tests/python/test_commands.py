@@ -250,3 +250,169 @@ sys.stdin.read()
         with pytest.raises(ValueError, match="another user"):
             _core.observe(0, 4194300, 0, 0, 1.0)
         impostor.stdin.close()
+
+
+# ---- weft explain ---------------------------------------------------------------------------------------------------
+
+
+@weft.remote
+def after(value):
+    return value
+
+
+@weft.remote
+def waits_for(refs):
+    return weft.get(refs[0])
+
+
+def test_explain_a_reference(own, gate):
+    first = waits_here.remote(gate.path)
+    last = after.remote(first)
+    wait_until(lambda: " runs (pid " in weft.explain(first))
+    assert weft_command("explain", first.hex(), *own).stdout.rstrip("\n") == weft.explain(first)
+    assert weft_command("explain", last.hex(), *own).stdout.rstrip("\n") == weft.explain(last)
+    answer = json.loads(weft_command("explain", last.hex(), "--json", *own).stdout)
+    assert (answer["id"], answer["kind"], answer["stuck"]) == (last.hex(), "task", False)
+    assert answer["text"] == weft.explain(last)
+    value = weft.put(7)
+    assert weft_command("explain", value.hex().upper(), *own).stdout == f"object {value.hex()} is there\n"
+    gate.open()
+    weft.get(last)
+
+
+def test_explain_the_beginning_of_an_id(own, gate):
+    refs = [waits_here.remote(gate.path) for _ in range(3)]
+    wait_until(lambda: " runs (pid " in weft.explain(refs[0]))
+    ids = [ref.hex() for ref in refs]
+    shared = len(os.path.commonprefix(ids))
+    ambiguous = weft_command("explain", ids[0][:shared], *own, check=False)
+    assert ambiguous.returncode == 2 and "ids begin with" in ambiguous.stderr
+    assert all(identity in ambiguous.stderr for identity in ids) and "waits_here" in ambiguous.stderr
+    # A beginning that only one has: such ids differ in their last digits only, so the others are freed first.
+    del refs[1:]
+    gate.open()
+    weft.get(refs[0])
+    kept = refs[0].hex()
+
+    def only_one():
+        rows = weft.state.list_objects() + weft.state.list_tasks() + weft.state.list_actors()
+        found = {row.get("object_id") or row.get("task_id") or row.get("actor_id") for row in rows}
+        return next((kept[:size] for size in range(1, 33) if sum(i.startswith(kept[:size]) for i in found) == 1), None)
+
+    assert weft_command("explain", only_one(), *own).stdout.startswith("the result of task 'waits_here'") or (
+        "is there" in weft_command("explain", only_one(), *own).stdout
+    )
+
+
+def test_explain_every_wait(own, gate):
+    inner = waits_here.remote(gate.path)
+    outer = waits_for.remote([inner])
+    quiet = weft_command("explain", "--json", *own)
+    assert isinstance(json.loads(quiet.stdout), list)
+
+    def waits():
+        return json.loads(weft_command("explain", "--json", *own).stdout)
+
+    wait_until(lambda: len(waits()) == 1, 30, "the task has waited for a second")
+    (wait,) = waits()
+    assert (wait["task"], wait["type"], wait["stuck"]) == ("waits_for", "worker", False)
+    assert wait["seconds"] >= 1.0 and f"(pid {wait['pid']}) has waited" in wait["text"]
+    assert "'waits_here' runs" in wait["text"]
+    # A driver that waits too is one more, and named; it has to be another program, since this one looks.
+    text = weft_command("explain", *own).stdout
+    assert text.startswith(f"worker pid={wait['pid']}: 'waits_for'")
+    gate.open()
+    weft.get(outer)
+    wait_until(lambda: waits() == [], 30, "nobody waits")
+    nobody = weft_command("explain", *own)
+    assert nobody.stdout == "" and "nobody has waited" in nobody.stderr
+
+
+def test_explain_a_driver_that_waits(tmp_path, no_session):
+    path = tmp_path / "gate"
+    program = (
+        "import os, time, weft\n"
+        "@weft.remote\n"
+        "def slow(path):\n"
+        "    while not os.path.exists(path): time.sleep(0.02)\n"
+        "weft.init(num_cpus=1)\n"
+        f"weft.get(slow.remote({str(path)!r}))\n"
+    )
+    driver = subprocess.Popen([sys.executable, "-c", program])
+    try:
+
+        def waits():
+            seen = weft_command("explain", "--json", "--session", str(driver.pid), check=False)
+            return json.loads(seen.stdout) if seen.returncode == 0 else []
+
+        wait_until(lambda: len(waits()) == 1, 30, "the driver has waited for a second")
+        (wait,) = waits()
+        assert (wait["type"], wait["pid"], wait["task"]) == ("driver", driver.pid, "")
+        assert wait["text"].startswith(f"a thread of pid {driver.pid} has waited")
+        assert "the result of task 'slow' runs" in wait["text"]
+        path.touch()
+        assert driver.wait(30) == 0
+    finally:
+        driver.kill()
+        driver.wait()
+
+
+def test_explain_an_actor(own, gate):
+    @weft.remote
+    class Waiter:
+        def wait(self, refs):
+            return weft.get(refs[0])
+
+    waiter = Waiter.remote()
+    ref = waiter.wait.remote([waits_here.remote(gate.path)])
+    (row,) = weft.state.list_actors()
+
+    def text():
+        return weft_command("explain", row["actor_id"], *own).stdout
+
+    wait_until(lambda: "'waits_here' runs" in text(), 30, "its call waits")
+    assert text().startswith("actor 'Waiter' is ALIVE, pid ") and "'Waiter.wait' (pid" in text()
+    gate.open()
+    weft.get(ref)
+
+
+def test_explain_mistakes(own):
+    for wrong in (["xyz"], ["1" * 33], [""], ["1", "2"], ["--what"]):
+        result = weft_command("explain", *wrong, *own, check=False)
+        assert result.returncode == 2 and "usage: weft explain" in result.stderr, wrong
+    for absent in ("f" * 32, "f" * 10, f"{1:016x}{2**40:016x}"):
+        result = weft_command("explain", absent, *own, check=False)
+        assert result.returncode == 1 and absent in result.stderr and result.stdout == "", absent
+    gone = weft_command("explain", "--session", "1", check=False)
+    assert gone.returncode == 1 and "no session of yours" in gone.stderr
+    assert weft_command("explain", "--help").stdout.startswith("usage: weft explain")
+
+
+def test_observers_cannot_change_anything_by_routing(own, gate):
+    """Only questions are passed on to processes; anything else ends the connection and nothing happens."""
+    import struct
+
+    def message(kind, body):
+        return struct.pack("<IBB", len(body) + 2, kind, 0) + body
+
+    ref = waits_here.remote(gate.path)
+    owner, index = struct.unpack(">QQ", ref.binary())
+    cancel = struct.pack("<BQQQ", 5, owner, index, 0)
+    ask = struct.pack("<BQQQI", 7, owner, index, 1, 0)
+    for payload, answered in ((ask, True), (cancel, False), (ask + cancel, False), (b"", False), (b"\x07no", False)):
+        with connect() as observer:
+            observer.sendall(message(38, struct.pack("<III", 1, 0, 0)))
+            observer.sendall(message(10, struct.pack("<QI", owner, len(payload)) + payload))
+            received = b""
+            while not (answered and b"waits_here" in received):
+                more = observer.recv(65536)
+                if not more:
+                    break
+                received += more
+            assert (b"waits_here" in received) == answered
+    # And nothing at all before the version of the protocol is known.
+    with connect() as observer:
+        observer.sendall(message(10, struct.pack("<QI", owner, len(ask)) + ask))
+        assert observer.recv(1) == b"", "the daemon closes it"
+    gate.open()
+    assert weft.get(ref, timeout=30) is None

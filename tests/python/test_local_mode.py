@@ -234,6 +234,30 @@ def test_runtime_context_and_cancel():
     assert weft.get_gpu_ids() == []
 
 
+def test_explain():
+    """Everything has ended when `.remote` returns, one way or the other."""
+
+    @weft.remote
+    def fails():
+        raise ValueError("no")
+
+    @weft.remote
+    class Never:
+        def __init__(self):
+            raise ValueError("never")
+
+        def one(self):
+            return 1
+
+    there = weft.put(1)
+    assert weft.explain(there) == f"object {there.hex()} is there"
+    failed = fails.remote()
+    assert weft.explain(failed) == f"object {failed.hex()} failed: its task raised an exception"
+    assert "failed: ActorDiedError: " in weft.explain(Never.remote().one.remote())
+    with pytest.raises(TypeError, match="ObjectRef"):
+        weft.explain(1)
+
+
 def test_ordinary_sessions_afterwards():
     weft.shutdown()
     weft.init(num_cpus=1)

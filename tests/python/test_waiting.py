@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import sys
 import threading
 import time
 
@@ -162,6 +163,37 @@ def test_resources_that_nobody_has(session):
     with pytest.raises(weft.UnschedulableError, match="unobtainium"):
         weft.get(never.remote())
     assert time.monotonic() - began < SECONDS
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_actor_that_can_never_be_placed(no_session, named):
+    weft.init(num_cpus=2, resources={"press": 1})
+
+    @weft.remote(resources={"press": 2})
+    class Printer:
+        def one(self):
+            return 1
+
+    printer = Printer.options(name="printer" if named else None).remote()
+    began = time.monotonic()
+    ref = printer.one.remote()
+    with pytest.raises(weft.UnschedulableError) as caught:
+        weft.get(ref)
+    assert time.monotonic() - began < SECONDS
+    for part in ("Printer.one", "can never start", "asks for 2 press", "only 1 in all", "did not run"):
+        assert part in str(caught.value)
+    # Also for who calls it later, for another process, and in words.
+    with pytest.raises(weft.UnschedulableError, match="2 press"):
+        weft.get(printer.one.remote())
+
+    @weft.remote
+    def calls(handles):
+        return weft.get(handles[0].one.remote())
+
+    with pytest.raises(weft.UnschedulableError, match="2 press"):
+        weft.get(calls.remote([printer]))
+    text = weft.explain(ref)
+    assert "failed: UnschedulableError: " in text and "2 press" in text
 
 
 # ---- no deadlocks ---------------------------------------------------------------------------------------------------
@@ -479,6 +511,197 @@ def test_asyncio_actors_that_await_each_other(session):
     a, b = Async.remote(), Async.remote()
     weft.get([a.meet.remote(b), b.meet.remote(a)])
     assert weft.get([a.ask.remote(), b.ask.remote()]) == [1, 1]
+
+
+@weft.remote
+class Coroutines:
+    """Calls others, and itself, and awaits."""
+
+    async def meet(self, *others):
+        self.others = list(others)
+
+    async def one(self):
+        return 1
+
+    async def ask(self, *way):
+        """The next on the way is asked; the last one says 1."""
+        if not way:
+            return 1
+        return await self.others[way[0]].ask.remote(*way[1:])
+
+    async def ask_or_recover(self, *way):
+        try:
+            return await self.ask(*way)
+        except weft.DeadlockError:
+            return "recovered"
+
+    async def ask_in(self, how, other):
+        import asyncio
+
+        ref = other.ask.remote()
+        if how == "wait_for":
+            return await asyncio.wait_for(ref, 1.5)
+        if how == "timeout":
+            async with asyncio.timeout(1.5):
+                return await ref
+        if how == "later":
+            asyncio.get_running_loop().call_later(1.5, asyncio.current_task().cancel)
+            return await ref
+        if how == "sibling":
+            me = asyncio.current_task()
+
+            async def cancels():
+                await slow_one.remote(1.5)
+                me.cancel()
+
+            self.sibling = asyncio.ensure_future(cancels())
+            return await ref
+        assert how == "thread"
+        me, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+        async def cancels_after_thread():
+            await loop.run_in_executor(None, time.sleep, 1.5)
+            me.cancel()
+
+        self.sibling = asyncio.ensure_future(cancels_after_thread())
+        return await ref
+
+    async def wait_for_signal(self):
+        import asyncio
+
+        self.signal = asyncio.Event()
+        await self.signal.wait()
+        return 1
+
+    async def give_signal(self):
+        self.signal.set()
+
+    async def await_left(self, path):
+        import asyncio
+
+        open(path + ".begun", "w").close()
+        while not os.path.exists(path):
+            await asyncio.sleep(0.01)
+        return await left(path)
+
+
+@weft.remote
+def slow_one(seconds):
+    time.sleep(seconds)
+    return 1
+
+
+def test_a_coroutine_awaits_its_own_result(session, tmp_path):
+    path = str(tmp_path / "own")
+    actor = Coroutines.remote()
+    ref = actor.await_left.remote(path)
+    leave(path, ref)
+    expect_deadlock(ref, "Coroutines.await_left", "pid ")
+    assert weft.get(actor.one.remote()) == 1
+
+
+def test_a_coroutine_awaits_a_call_that_finds_no_slot(session):
+    actor = Coroutines.options(max_concurrency=2).remote()
+    weft.get(actor.meet.remote(actor))
+    assert weft.get(actor.ask.remote(0)) == 1  # the second slot takes it
+    expect_deadlock(actor.ask.remote(0, 0), "Coroutines.ask", "queued behind")
+    assert weft.get(actor.one.remote()) == 1  # it goes on
+
+
+def test_two_asyncio_actors_in_a_circle(session):
+    a, b = (Coroutines.options(max_concurrency=1).remote() for _ in range(2))
+    weft.get([a.meet.remote(b), b.meet.remote(a)])
+    expect_deadlock(a.ask.remote(0, 0), "Coroutines.ask", "queued behind")
+    assert weft.get([a.one.remote(), b.one.remote()]) == [1, 1]
+
+
+def test_an_asyncio_actor_and_a_blocking_one_in_a_circle(session):
+    a, b = Coroutines.options(max_concurrency=1).remote(), Peer.remote()
+    weft.get([a.meet.remote(b), b.meet.remote(a)])
+    expect_deadlock(a.ask.remote(0, 0), "Coroutines.ask", "Peer.ask")
+    assert weft.get([a.one.remote(), b.one.remote()]) == [1, 1]
+
+
+def test_a_coroutine_in_the_circle_recovers(session):
+    actor = Coroutines.options(max_concurrency=1).remote()
+    weft.get(actor.meet.remote(actor))
+    assert weft.get(actor.ask_or_recover.remote(0)) == "recovered"
+
+
+def test_asyncio_actors_with_free_slots(session):
+    a, b = Coroutines.remote(), Coroutines.remote()
+    weft.get([a.meet.remote(b), b.meet.remote(a)])
+    assert weft.get(a.ask.remote(*[0] * 30)) == 1
+
+
+@pytest.mark.parametrize("how", ["wait_for", "timeout", "later", "sibling", "thread"])
+def test_a_coroutine_that_something_else_will_wake(session, how):
+    """A timer, a task or a thread ends the await: no circle, though the object never comes."""
+    if how == "timeout" and sys.version_info < (3, 11):
+        pytest.skip("asyncio.timeout came with Python 3.11")
+    actor = Coroutines.options(max_concurrency=1).remote()
+    ref = actor.ask_in.remote(how, actor)
+    with pytest.raises((weft.TaskCancelledError, TimeoutError, weft.TaskError)) as caught:
+        weft.get(ref)
+    assert "Deadlock" not in repr(caught.value)
+    assert weft.get(actor.one.remote()) == 1
+
+
+def test_a_coroutine_that_another_call_will_wake(session):
+    actor = Coroutines.remote()
+    ref = actor.wait_for_signal.remote()
+    threading.Timer(1.5, actor.give_signal.remote).start()
+    assert weft.get(ref) == 1
+
+
+def test_coroutines_in_one_direction_never_raise(no_session):
+    """Actor i awaits only those after it, with few slots and slow calls, so every call ends."""
+    weft.init(num_cpus=2)
+
+    @weft.remote
+    class Member:
+        async def meet(self, after):
+            self.after = after
+
+        async def work(self, seed):
+            import asyncio
+
+            draw = random.Random(seed)
+            await asyncio.sleep(draw.choice([0, 0, 0.002, 0.05, 0.25]))
+            if not self.after or draw.random() < 0.3:
+                return await slow_one.remote(draw.choice([0, 0.3]))
+            refs = [draw.choice(self.after).work.remote(draw.random()) for _ in range(draw.randint(1, 2))]
+            if draw.random() < 0.5:
+                return sum(await asyncio.gather(*refs))
+            return sum([await ref for ref in refs])
+
+    members = [Member.options(max_concurrency=1 + i % 2).remote() for i in range(4)]
+    weft.get([member.meet.remote(members[i + 1 :]) for i, member in enumerate(members)])
+    deadline = time.monotonic() + float(os.environ.get("WEFT_STRESS_SECONDS", "5"))
+    rounds = 0
+    while time.monotonic() < deadline:
+        assert all(n >= 1 for n in weft.get([members[i % 3].work.remote(rounds * 100 + i) for i in range(6)]))
+        rounds += 1
+    assert rounds > 0
+
+
+def test_explain_of_an_awaiting_coroutine(session, gate):
+    @weft.remote
+    def held():
+        hold(gate.path)
+        return 1
+
+    @weft.remote
+    class Awaits:
+        async def run(self, refs):
+            return await refs[0]
+
+    actor = Awaits.remote()
+    ref = actor.run.remote([held.remote()])
+    wait_until(lambda: "'held' runs" in weft.explain(ref), what="it says what the coroutine awaits")
+    assert "Awaits.run" in weft.explain(ref) and "timeout" not in weft.explain(ref)
+    gate.open()
+    assert weft.get(ref) == 1
 
 
 def test_an_actor_with_a_timeout_in_the_circle(session):

@@ -30,11 +30,28 @@ enum class Tag : uint8_t {
   kAgain = 16,
   kSet = 17,
   kFrozenSet = 18,
+  kHandle = 19,
 };
 inline constexpr uint8_t kNativeFormat = 1;
 inline constexpr uint8_t kArrayFormat = 3;
 inline constexpr size_t kMaxInlineBytes = 16 * 1024;
 inline constexpr size_t kMaxInlineBytesPerFrame = 96 * 1024;
+
+// Counts how deep values lie in each other, which pointers make possible without end.
+class Level {
+ public:
+  explicit Level(uint32_t& depth) : depth_(depth) {
+    if (depth == kMaxDepth) ThrowTooDeep(kMaxDepth);
+    ++depth;
+  }
+  ~Level() { --depth_; }
+  Level(const Level&) = delete;
+  Level& operator=(const Level&) = delete;
+
+ private:
+  static constexpr uint32_t kMaxDepth = 1000;  // as Python's
+  uint32_t& depth_;
+};
 
 // A few pointers without an allocation.
 class ObjectList {
@@ -126,12 +143,22 @@ class Encoder {
     Fixed(index);
     contained.Add(object);
   }
+  void Handle(core::Object* object, std::string_view info) {
+    auto [owner, index] = IdOf(object);
+    Item(Tag::kHandle, owner);
+    Fixed(index);
+    Fixed(static_cast<uint32_t>(info.size()));
+    Raw(info.data(), info.size());
+    contained.Add(object);
+  }
   // An argument that is an object of its own. `owned`: its reference is given away and dropped after the submission.
   void Dependency(core::Object* object, bool is_owned) {
     if (is_owned) owned.Add(object);
     Item(Tag::kDependency, static_cast<uint32_t>(dependencies.size()));
     dependencies.Add(object);
   }
+
+  Level Descend() { return Level(depth_); }
 
   const uint8_t* data() const { return begin_; }
   uint8_t* data() { return begin_; }
@@ -149,6 +176,7 @@ class Encoder {
   uint8_t* begin_ = small_;
   uint8_t* at_ = small_;
   uint8_t* end_ = small_ + sizeof small_;
+  uint32_t depth_ = 0;
 };
 
 class Decoder {
@@ -185,6 +213,7 @@ class Decoder {
     if (count > static_cast<size_t>(end_ - at_)) ThrowMalformed();
     return count;
   }
+  Level Descend() { return Level(levels_); }
   // Numbers strings, bytes and containers in the order they begin; call with the position at their tag.
   void Remember() {
     if (num_seen_ < kMaxSeen && !again_) seen_[num_seen_++] = static_cast<uint32_t>(at_ - begin_);
@@ -220,7 +249,8 @@ class Decoder {
   const uint8_t* end_;
   uint32_t seen_[kMaxSeen];
   uint32_t num_seen_ = 0;
-  uint32_t depth_ = 0;
+  uint32_t depth_ = 0;   // of jumps
+  uint32_t levels_ = 0;  // of pointers
   bool again_ = false;
 };
 

@@ -1,6 +1,7 @@
 // The fields of an aggregate, without a word from its author: how many there are, and all of them as references.
 //
-// Up to 16 fields. Not for structs with base classes or C arrays (use std::array): their braces cannot be counted.
+// Up to 32 fields. Not for structs with base classes or C arrays (use std::array): their braces cannot be counted.
+// What has these is recognised where its fields are of numbers, so that the compiler's message can say so.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 
 namespace weft::detail {
 
-inline constexpr size_t kMaxFields = 16;
+inline constexpr size_t kMaxFields = 32;
 
 // Stands for any field's initialiser; never evaluated.
 template <class Aggregate>
@@ -24,6 +25,25 @@ struct AnyField {
   template <class T>
     requires(!std::is_same_v<std::remove_cvref_t<T>, Aggregate>)
   operator T&&() const&& noexcept {
+    std::abort();
+  }
+};
+
+// Stands for a base class only.
+template <class Aggregate>
+struct AnyBase {
+  template <class T>
+    requires(std::is_base_of_v<T, Aggregate> && !std::is_same_v<T, Aggregate>)
+  operator T() const noexcept {
+    std::abort();
+  }
+};
+
+// Stands for a number only.
+struct AnyNumber {
+  template <class T>
+    requires(std::is_arithmetic_v<T> || std::is_enum_v<T>)
+  operator T() const noexcept {
     std::abort();
   }
 };
@@ -44,62 +64,79 @@ constexpr size_t CountFields() {
   }
 }
 
+template <class T>
+constexpr bool HasBase() {
+  return requires { T{AnyBase<T>{}}; };
+}
+
+// Whether the field that the initialiser number `Before` reaches takes two numbers in braces, with `After` more fields
+// behind it.
+template <class T, size_t... Before, size_t... After>
+constexpr bool TakesPair(std::index_sequence<Before...>, std::index_sequence<After...>) {
+  return requires { T{((void)Before, AnyField<T>{})..., {AnyNumber{}, AnyNumber{}}, ((void)After, AnyField<T>{})...}; };
+}
+
+// A C array takes as many initialisers as it has elements, or one in braces: then fewer fit in all.
+template <class T, size_t N, size_t... I>
+constexpr bool HasArrayAmong(std::index_sequence<I...>) {
+  return ((TakesPair<T>(std::make_index_sequence<I>{}, std::index_sequence<>{}) &&
+           !TakesPair<T>(std::make_index_sequence<I>{}, std::make_index_sequence<N - I - 1>{})) ||
+          ...);
+}
+
+// Whether it has a C array of numbers.
+template <class T>
+constexpr bool HasCArray() {
+  constexpr size_t n = CountFields<T>();
+  return HasArrayAmong<T, n>(std::make_index_sequence<n>{});
+}
+
 // A tuple of references to the fields.
 template <class T>
 constexpr auto Fields(T& value) {
   constexpr size_t n = CountFields<std::remove_const_t<T>>();
-  static_assert(n <= kMaxFields, "weft: a struct of more than 16 fields cannot be taken apart; specialise weft::Codec");
-  if constexpr (n == 0) {
-    return std::tie();
-  } else if constexpr (n == 1) {
-    auto& [a] = value;
-    return std::tie(a);
-  } else if constexpr (n == 2) {
-    auto& [a, b] = value;
-    return std::tie(a, b);
-  } else if constexpr (n == 3) {
-    auto& [a, b, c] = value;
-    return std::tie(a, b, c);
-  } else if constexpr (n == 4) {
-    auto& [a, b, c, d] = value;
-    return std::tie(a, b, c, d);
-  } else if constexpr (n == 5) {
-    auto& [a, b, c, d, e] = value;
-    return std::tie(a, b, c, d, e);
-  } else if constexpr (n == 6) {
-    auto& [a, b, c, d, e, f] = value;
-    return std::tie(a, b, c, d, e, f);
-  } else if constexpr (n == 7) {
-    auto& [a, b, c, d, e, f, g] = value;
-    return std::tie(a, b, c, d, e, f, g);
-  } else if constexpr (n == 8) {
-    auto& [a, b, c, d, e, f, g, h] = value;
-    return std::tie(a, b, c, d, e, f, g, h);
-  } else if constexpr (n == 9) {
-    auto& [a, b, c, d, e, f, g, h, i] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i);
-  } else if constexpr (n == 10) {
-    auto& [a, b, c, d, e, f, g, h, i, j] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j);
-  } else if constexpr (n == 11) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k);
-  } else if constexpr (n == 12) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l);
-  } else if constexpr (n == 13) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m);
-  } else if constexpr (n == 14) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n);
-  } else if constexpr (n == 15) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
-  } else if constexpr (n == 16) {
-    auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = value;
-    return std::tie(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p);
-  }
+// NOLINTNEXTLINE: bindings cannot be counted otherwise
+#define WEFT_FIELDS(count, ...)   \
+  if constexpr (n == count) {     \
+    auto& [__VA_ARGS__] = value;  \
+    return std::tie(__VA_ARGS__); \
+  } else
+  // clang-format off
+  WEFT_FIELDS(1, f0)
+  WEFT_FIELDS(2, f0, f1)
+  WEFT_FIELDS(3, f0, f1, f2)
+  WEFT_FIELDS(4, f0, f1, f2, f3)
+  WEFT_FIELDS(5, f0, f1, f2, f3, f4)
+  WEFT_FIELDS(6, f0, f1, f2, f3, f4, f5)
+  WEFT_FIELDS(7, f0, f1, f2, f3, f4, f5, f6)
+  WEFT_FIELDS(8, f0, f1, f2, f3, f4, f5, f6, f7)
+  WEFT_FIELDS(9, f0, f1, f2, f3, f4, f5, f6, f7, f8)
+  WEFT_FIELDS(10, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9)
+  WEFT_FIELDS(11, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10)
+  WEFT_FIELDS(12, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11)
+  WEFT_FIELDS(13, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12)
+  WEFT_FIELDS(14, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13)
+  WEFT_FIELDS(15, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14)
+  WEFT_FIELDS(16, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15)
+  WEFT_FIELDS(17, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16)
+  WEFT_FIELDS(18, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17)
+  WEFT_FIELDS(19, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18)
+  WEFT_FIELDS(20, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19)
+  WEFT_FIELDS(21, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20)
+  WEFT_FIELDS(22, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21)
+  WEFT_FIELDS(23, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21, f22)
+  WEFT_FIELDS(24, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21, f22, f23)
+  WEFT_FIELDS(25, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21, f22, f23, f24)
+  WEFT_FIELDS(26, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21, f22, f23, f24, f25)
+  WEFT_FIELDS(27, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21, f22, f23, f24, f25, f26)
+  WEFT_FIELDS(28, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21, f22, f23, f24, f25, f26, f27)
+  WEFT_FIELDS(29, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21, f22, f23, f24, f25, f26, f27, f28)
+  WEFT_FIELDS(30, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21, f22, f23, f24, f25, f26, f27, f28, f29)
+  WEFT_FIELDS(31, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21, f22, f23, f24, f25, f26, f27, f28, f29, f30)
+  WEFT_FIELDS(32, f0, f1, f2, f3, f4, f5, f6, f7, f8, f9, f10, f11, f12, f13, f14, f15, f16, f17, f18, f19, f20, f21, f22, f23, f24, f25, f26, f27, f28, f29, f30, f31)
+  // clang-format on
+#undef WEFT_FIELDS
+  return std::tie();  // none, or too many, which the caller refuses
 }
 
 }  // namespace weft::detail

@@ -1,0 +1,72 @@
+#include "weft/context.h"
+
+#include <cstdio>
+
+#include "api_cpp/cpp_runner.h"
+#include "base/clock.h"
+#include "os/futex.h"
+
+namespace weft {
+namespace {
+
+std::string Hex(const char* format, uint64_t number) {
+  char text[17];
+  std::snprintf(text, sizeof text, format, static_cast<unsigned long long>(number));
+  return text;
+}
+
+}  // namespace
+
+Context context() {
+  detail::SessionState& state = detail::NeedSession();
+  const core::Welcome& welcome = state.runtime->welcome();
+  Context result;
+  result.job_id = Hex("%08llx", welcome.driver.value);
+  result.node_id = Hex("%016llx", welcome.session) + Hex("%016llx", 1);
+  result.worker_id = Hex("%016llx", welcome.process.value);
+  result.is_worker = detail::g_runner != nullptr;
+  result.name_space = state.name_space;
+  const detail::CppCall* call = detail::CppRunner::Current();
+  if (!call) return result;
+  result.task_id = core::ToString(core::ObjectId{call->submitter, call->task});
+  result.task_name = call->what->name;
+  result.attempt = static_cast<int>(call->attempt);
+  const core::AssignedLease& lease = detail::g_runner->executor()->lease();
+  for (const auto& [name, amount] : lease.resources) {
+    result.resources[name] = static_cast<double>(amount) / core::kResourceUnit;
+  }
+  for (const auto& [number, amount] : lease.gpus) result.gpu_ids.push_back(static_cast<int>(number));
+  if (lease.actor) {
+    result.actor_id = core::ToString(lease.actor);
+    result.actor_name = detail::g_runner->actor_name();
+    result.was_reconstructed = lease.incarnation > 1;
+  }
+  return result;
+}
+
+namespace this_task {
+
+bool is_cancelled() noexcept {
+  const detail::CppCall* call = detail::CppRunner::Current();
+  return call && call->is_cancelled();
+}
+
+void check_cancelled() {
+  if (is_cancelled()) throw detail::Cancelled("this task was cancelled");
+}
+
+void sleep_for(std::chrono::nanoseconds duration) {
+  const int64_t until = core::NowNs() + duration.count();
+  detail::CppCall* call = detail::CppRunner::Current();
+  std::atomic<uint32_t> nothing{0};
+  do {
+    std::atomic<uint32_t>& word = call ? call->cancelled : nothing;
+    uint32_t seen = word.load();
+    check_cancelled();
+    core::FutexWait(&word, seen, until);
+  } while (core::NowNs() < until);
+  check_cancelled();
+}
+
+}  // namespace this_task
+}  // namespace weft

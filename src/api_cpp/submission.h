@@ -1,0 +1,22 @@
+// What tasks and actors share on their way to the runtime.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api_cpp/state.h"
+
+namespace weft::detail {
+
+struct Bound {
+  const core::TaskTemplate* what = nullptr;
+  const ActorInfo* info = nullptr;  // of a method: for actors with these options
+  uint32_t epoch = 0;
+};
+
+// Resources as options name them; throws std::invalid_argument for what cannot be.
+core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
+                              const std::vector<std::pair<std::string, double>>& resources);
+
+}  // namespace weft::detail
