@@ -1,4 +1,4 @@
-// expect: must be a function, a static member function or a lambda
+// expect: must be a function, a member function or a lambda
 #include <weft/weft.h>
 
 inline constexpr int seven = 7;
