@@ -82,6 +82,11 @@ struct Codec<Ref<T>> {
   static void Encode(Encoder& out, const Ref<T>& ref) { out.Reference(detail::RefAccess::Checked(ref)); }
   static Ref<T> Decode(Decoder& in) {
     detail::Tag tag = in.NextTag();
+    if (tag == detail::Tag::kTuple || tag == detail::Tag::kList) {
+      // As Python passes a reference that is not to become its value: alone in a list.
+      if (size_t found = in.Count(); found != 1) detail::ThrowWrongLength(1, found);
+      tag = in.NextTag();
+    }
     bool again = tag == detail::Tag::kAgain;  // Python's handles have identity, ours have not
     if (tag != detail::Tag::kReference && !again) detail::ThrowNotOfType("a reference", static_cast<int>(tag));
     auto owner = in.Fixed<uint64_t>();

@@ -238,7 +238,8 @@ void EncodeArgument(Encoder& out, A&& argument) {
     EncodeArgument<P>(out, static_cast<Wanted>(std::forward<A>(argument)));
   } else {
     core::Object* object = nullptr;
-    if (AsArray(argument, [&](auto... array) { object = PutArray(array...); })) return out.Dependency(object, true);
+    if (AsArray(argument, [&](const auto&... array) { object = PutArray(array...); }))
+      return out.Dependency(object, true);
     if constexpr (!kIsArray<Wanted>) {
       size_t before = out.size(), contained_before = out.contained.size();
       Codec<Wanted>::Encode(out, argument);
@@ -390,6 +391,7 @@ struct [[gnu::visibility("hidden")]] Registered {
                                       Code::Destroyer(),
                                       sizeof(typename Code::Kept),
                                       alignof(typename Code::Kept),
+                                      std::tuple_size_v<typename Body::Parameters>,
                                       ResultOf<typename Body::Result>::kCount,
                                       Code::kRepeatable,
                                       Body::Name()};

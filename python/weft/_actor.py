@@ -239,6 +239,8 @@ _infos: dict = {}  # blob -> ActorInfo; one per class and set of options, so it 
 def info_from_blob(blob: bytes):
     """The ActorInfo that this blob describes. Called by C++ when a handle arrives."""
     info = _infos.get(blob)
+    if info is None and blob[:1] == b"\x01":
+        info = _infos[blob] = _cpp_info(blob)
     if info is None:
         name, methods, _, max_pending_calls, _ = _decode(blob)
         options = {
@@ -251,6 +253,23 @@ def info_from_blob(blob: bytes):
             _infos.clear()
         info = _infos[blob] = _core.ActorInfo(name, options, blob, max_pending_calls)
     return info
+
+
+def _cpp_info(blob: bytes):
+    """Of an actor of a C++ class: its methods are those that its library exports."""
+    name, max_pending_calls, max_task_retries, retry_exceptions, path, exported = _core.read_cpp_actor_info(blob)
+    options = {own: MethodOptions().with_parameters("", 0, 0) for own in _OWN_METHODS}
+    if path:
+        from . import cpp
+
+        for item in cpp.library(path).methods(exported):
+            count = len(item["parameters"])
+            given = MethodOptions(
+                num_returns=item["num_returns"], max_task_retries=max_task_retries, retry_exceptions=retry_exceptions
+            )
+            text = ", ".join(f"a{number}" for number in range(1, count + 1)) + (", /" if count else "")
+            options[item["name"]] = given.with_parameters(text, count, count)
+    return _core.ActorInfo(exported or name, options, blob, max_pending_calls)
 
 
 def _method_options(said: dict) -> MethodOptions:

@@ -183,7 +183,10 @@ def _make_loop() -> None:
                     self.waker.disarm()
                 events = [event for event in events if event[0].fileobj is not self.waker.reader]
             else:
-                _core._sleep(timeout, timeout is None and _core.loop_is_asked() and _rests())
+                if timeout is None and _core.loop_is_asked():
+                    _core._sleep(None, 1 if _rests() else 2)
+                else:
+                    _core._sleep(timeout)
                 events = []
             if _core._poll(_POLL_LIMIT) < 0:
                 _loop.stop()

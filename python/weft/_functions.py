@@ -29,6 +29,9 @@ def set_worker_path(path: list) -> None:
 
 def export(function) -> tuple:
     """(key of 16 bytes, payload, name). Raises TypeError that names what cannot be pickled."""
+    ready = getattr(function, "__weft_exported__", None)  # of C++ (weft.cpp)
+    if ready is not None:
+        return ready
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
     name = name.rpartition("<locals>.")[2]
     body = _dump(function, name)

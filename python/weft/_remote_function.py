@@ -8,7 +8,7 @@ from __future__ import annotations
 from . import _actor, _core
 from ._options import TaskOptions, check_any
 
-__all__ = ["rebuild", "refuse_direct_call", "remote", "with_options"]
+__all__ = ["rebuild", "refuse_direct_call", "remote", "with_options", "wrap"]
 
 _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # co_flags, as in inspect (which is slow to import)
 _DEFAULT_OPTIONS = TaskOptions()
@@ -45,10 +45,11 @@ def _make(function, given: dict):
     if isinstance(function, type):
         return _actor.make(function, given)
     _check(function)
-    return _wrap(function, TaskOptions(**given) if given else _DEFAULT_OPTIONS)
+    return wrap(function, TaskOptions(**given) if given else _DEFAULT_OPTIONS)
 
 
-def _wrap(function, options: TaskOptions, exported=None):
+def wrap(function, options: TaskOptions, exported=None):
+    """The remote function itself; `exported` if it is known how the function travels."""
     wrapped = _core.RemoteFunction(function, options, exported)
     attributes = wrapped.__dict__
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
@@ -118,7 +119,7 @@ def with_options(remote_function, given: dict):
     if known is not None:
         return known
     options = remote_function._options.merged(given)
-    changed = _wrap(remote_function._function, options, getattr(remote_function, "_exported", None))
+    changed = wrap(remote_function._function, options, getattr(remote_function, "_exported", None))
     for name, value in remote_function.__dict__.items():
         if name != "_weft_copies":
             changed.__dict__.setdefault(name, value)  # what the user set on it
@@ -135,7 +136,7 @@ def rebuild(function, options: TaskOptions):
     A remote function that calls itself arrives here before its body is complete (pickle closes the circle
     afterwards), so nothing beyond the attributes that exist now may be asked of it.
     """
-    return _wrap(function, options)
+    return wrap(function, options)
 
 
 def refuse_direct_call(remote_function):

@@ -156,10 +156,10 @@ def array_from_buffer(buffer, dtype_descr: str, shape: tuple, fortran: bool):
     if dtype is None:
         import numpy
 
-        if dtype_descr.startswith("["):
-            import ast
+        if dtype_descr.startswith("{"):
+            from ._layouts import dtype_of
 
-            dtype = numpy.dtype(ast.literal_eval(dtype_descr))
+            dtype = dtype_of(dtype_descr)
         else:
             dtype = numpy.dtype(dtype_descr)
         if len(_dtypes) > 1000:

@@ -1,4 +1,4 @@
-// What the process of a C++ actor is told of it beside its constructor (DefinedTemplate::actor_options).
+// How a C++ actor is described in bytes: to its process, and to its callers.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,14 @@
 
 namespace weft::detail {
 
-// Calls at once; the same in each concurrency group; its name; what callers know of it (ActorInfo).
+// For its process, beside its constructor (DefinedTemplate::actor_options): calls at once; the same in each concurrency
+// group; its name; what callers know of it.
 using ActorSettings = std::tuple<uint32_t, std::vector<std::pair<std::string, uint32_t>>, std::string, std::string>;
+std::string PackActorSettings(const ActorSettings& settings);
+
+// For its callers, with every handle: its class as C++ writes it, max_pending_calls, max_task_retries,
+// retry_exceptions; if other languages know the class, the path of its library and its name there, else empty.
+using ActorInfoFields = std::tuple<std::string, int32_t, int32_t, bool, std::string, std::string>;
+std::string PackActorInfo(const ActorInfoFields& content);
 
 }  // namespace weft::detail

@@ -5,6 +5,7 @@
 
 #include "api_cpp/actor_settings.h"
 #include "api_cpp/cpp_runner.h"
+#include "api_cpp/exports.h"
 #include "api_cpp/identity.h"
 #include "api_cpp/submission.h"
 #include "weft/actor.h"
@@ -15,22 +16,14 @@ namespace weft::detail {
 // As bytes: the format's byte, then the rest as a native tuple.
 struct ActorInfo {
   std::string bytes;
-  std::string class_name;
+  std::string class_name;  // as C++ writes it
   int32_t max_pending_calls = -1;
   int32_t max_task_retries = 0;
   bool retry_exceptions = false;
+  std::string library, exported_name;  // if other languages know the class
 };
 
 namespace {
-
-using InfoTuple = std::tuple<std::string, int32_t, int32_t, bool>;
-
-std::string PackInfo(const InfoTuple& content) {
-  Encoder out;
-  out.Byte(kNativeFormat);
-  Codec<InfoTuple>::Encode(out, content);
-  return std::string(reinterpret_cast<const char*>(out.data()), out.size());
-}
 
 // One for each class and set of options, so there are few.
 const ActorInfo* InternInfo(std::string_view bytes) {
@@ -46,8 +39,8 @@ const ActorInfo* InternInfo(std::string_view bytes) {
     }
     Decoder in(data + 1, data + bytes.size());
     auto made = std::make_unique<ActorInfo>();
-    std::tie(made->class_name, made->max_pending_calls, made->max_task_retries, made->retry_exceptions) =
-        Codec<InfoTuple>::Decode(in);
+    std::tie(made->class_name, made->max_pending_calls, made->max_task_retries, made->retry_exceptions, made->library,
+             made->exported_name) = Codec<ActorInfoFields>::Decode(in);
     made->bytes = bytes;
     info = std::move(made);
   }
@@ -83,7 +76,7 @@ const core::TaskTemplate* BindCall(Runtime& runtime, const FunctionRecord& metho
   if (retries < -1) throw std::invalid_argument("weft: max_task_retries must be -1 (no limit), 0 or more");
   core::TaskTemplate what;
   what.kind = core::TemplateKind::kCall;
-  auto function = runtime.InternFunction(KeyOf(method), std::string(method.name), "");
+  auto function = runtime.InternFunction(KeyOf(method), std::string(method.name), BodyOf(method));
   if (!function) ThrowCoreError(function.error());
   what.function = *function;
   what.num_returns = method.num_returns;
@@ -106,6 +99,19 @@ const Bound* BindDefaultCall(Runtime& runtime, FunctionRecord& method, const Act
 }
 
 }  // namespace
+
+std::string PackActorInfo(const ActorInfoFields& content) {
+  Encoder out;
+  out.Byte(kNativeFormat);
+  Codec<ActorInfoFields>::Encode(out, content);
+  return std::string(reinterpret_cast<const char*>(out.data()), out.size());
+}
+
+std::string PackActorSettings(const ActorSettings& settings) {
+  Encoder out;
+  Codec<ActorSettings>::Encode(out, settings);
+  return std::string(reinterpret_cast<const char*>(out.data()), out.size());
+}
 
 const ActorInfo* FindInfo(std::string_view bytes, std::string_view class_name) {
   const ActorInfo* info = InternInfo(bytes);
@@ -136,8 +142,9 @@ FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name,
     check(!group.empty() && size >= 1, "a concurrency group needs a name and room for at least 1 call");
     std::get<1>(settings).emplace_back(group, static_cast<uint32_t>(size));
   }
-  std::string bytes = PackInfo(
-      {std::string(class_name), options.max_pending_calls, options.max_task_retries, options.retry_exceptions});
+  auto [library, exported_name] = FindExportedClass(*constructor.type);
+  std::string bytes = PackActorInfo({std::string(class_name), options.max_pending_calls, options.max_task_retries,
+                                     options.retry_exceptions, library, exported_name});
   const ActorInfo* info = InternInfo(bytes);
   std::get<2>(settings) = options.name;
   std::get<3>(settings) = bytes;
@@ -150,10 +157,8 @@ FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name,
   what.num_returns = 0;
   what.max_retries = 0;
   what.name = std::string(class_name).append("::").append(LastPart(class_name));
-  Encoder packed;
-  Codec<ActorSettings>::Encode(packed, settings);
-  what.actor_options.assign(reinterpret_cast<const char*>(packed.data()), packed.size());
-  auto function = state.runtime->InternFunction(KeyOf(constructor), std::string(constructor.name), "");
+  what.actor_options = PackActorSettings(settings);
+  auto function = state.runtime->InternFunction(KeyOf(constructor), std::string(constructor.name), BodyOf(constructor));
   if (!function) ThrowCoreError(function.error());
   what.function = *function;
   request.constructor = state.runtime->InternTemplate(std::move(what), request.to_hold);

@@ -10,6 +10,7 @@
 #include <typeinfo>
 
 #include "api_cpp/actor_settings.h"
+#include "api_cpp/exports.h"
 #include "api_cpp/identity.h"
 #include "api_cpp/stack.h"
 #include "api_cpp/symbols.h"
@@ -112,6 +113,8 @@ std::string PackCurrentException(const std::string& function, std::string stack)
 
 thread_local CppCall* t_call = nullptr;
 
+void IsReady() {}
+
 std::string InProcess(const std::string& name) { return "'" + name + "' (pid " + std::to_string(getpid()) + ")"; }
 
 std::string CancelledText(const std::string& name) {
@@ -148,28 +151,45 @@ void CppRunner::DestroyInstance() {
 
 CppCall* CppRunner::Current() { return t_call; }
 
-FunctionRecord* CppRunner::FunctionOf(CppCall& call) {
-  auto* function = static_cast<FunctionRecord*>(call.what->front_end);
-  if (function) return function;
-  function = FindFunction(call.what->key);
-  if (!function) {
-    call.failed =
-        PackError(TaskError("weft::VersionMismatchError",
-                            "this worker's program has no such function: it was built from other sources than the "
-                            "program that called it, or the function lies in a library that is not loaded here",
-                            call.what->function_name, getpid()));
-    return nullptr;
+FunctionRecord* CppRunner::FunctionOf(core::DefinedTemplate& what) {
+  if (what.front_end) return static_cast<FunctionRecord*>(what.front_end);
+  FunctionRecord* function;
+  if (what.kind == core::TemplateKind::kCall && what.key == core::FunctionKey{}) {
+    function = MethodByName(what.method);
+  } else {
+    function = FindFunction(what.key);
+    if (!function && what.body.starts_with(kLibraryMark)) {
+      std::string path = what.body.substr(kLibraryMark.size());
+      LoadTaskLibrary(path);
+      function = FindFunction(what.key);
+      if (!function) {
+        throw VersionMismatchError("the library at " + path +
+                                   " is not the one that the caller has loaded: it was built from other sources since; "
+                                   "start the program again");
+      }
+    }
+    if (!function) {
+      throw VersionMismatchError(
+          "this worker's program has no such function: it was built from other sources than the program that called "
+          "it, or the function lies in a library that is not loaded here");
+    }
   }
   if (function->kind == FunctionRecord::kMethod && (!instance_.type || *function->type != *instance_.type)) {
-    call.failed =
-        PackError(TaskError("weft::ActorError",
-                            "this actor is a " + (instance_.type ? Demangled(instance_.type->name()) : "nothing yet") +
-                                ", which has no such method",
-                            call.what->name, getpid()));
-    return nullptr;
+    throw ActorError("this actor is a " + (instance_.type ? Demangled(instance_.type->name()) : "nothing yet") +
+                     ", which has no method '" + what.name + "'");
   }
-  call.what->front_end = function;
+  what.front_end = function;
   return function;
+}
+
+// As other languages call them.
+FunctionRecord* CppRunner::MethodByName(const std::string& name) {
+  if (name == "__weft_ready__") return &Registered<FunctionBody<IsReady>>::record;
+  if (name == "__weft_terminate__") return &Registered<FunctionBody<exit_actor>>::record;
+  FunctionRecord* method = instance_.type ? FindMethod(*instance_.type, name) : nullptr;
+  if (method) return method;
+  throw ActorError("the class " + (instance_.type ? Demangled(instance_.type->name()) : "of this actor") +
+                   " exports no method '" + name + "' (weft::Library::actor names those that it does)");
 }
 
 void CppRunner::PrepareIn(CppCall& call, const core::TaskCall& from) {
@@ -180,12 +200,18 @@ void CppRunner::PrepareIn(CppCall& call, const core::TaskCall& from) {
   call.execution.store(from.execution, std::memory_order_relaxed);
   call.attempt = from.attempt;
   try {
-    call.function = FunctionOf(call);
-    if (!call.function) return;
+    call.function = FunctionOf(*call.what);
     auto* bytes = reinterpret_cast<const uint8_t*>(from.arguments.data());
-    // Counts of positional and keyword arguments come first; the function's type knows them.
-    if (from.arguments.size() < 8) ThrowMalformed();
     const FunctionRecord& function = *call.function;
+    // Counts of positional and keyword arguments come first.
+    uint32_t counts[2];
+    if (from.arguments.size() < sizeof counts) ThrowMalformed();
+    std::memcpy(counts, bytes, sizeof counts);
+    if (counts[0] != function.num_parameters || counts[1] != 0) [[unlikely]] {
+      throw ValueTypeError("'" + std::string(function.name) + "' takes " + std::to_string(function.num_parameters) +
+                           " arguments, without keywords, but " + std::to_string(counts[0]) + " and " +
+                           std::to_string(counts[1]) + " with keywords were given");
+    }
     void* storage = call.small;
     if (function.storage_size > sizeof call.small || function.storage_alignment > 64) {
       size_t alignment = std::max<size_t>(function.storage_alignment, 64);
@@ -391,10 +417,11 @@ void ReturnNative(Returning& out, Encoder& value) {
   }
 }
 
-void ReturnArray(Returning& out, const char* type, size_t item_size, const void* data, size_t count) {
+void ReturnArray(Returning& out, const char* type, size_t item_size, const void* data, size_t count,
+                 const Shape& shape) {
   size_t index = out.outcome.values.size();
   core::TaskReturn& result = out.outcome.values.emplace_back();
-  result.room = StoreArray(out.state, type, item_size, data, count, out.ids[index], result.bytes);
+  result.room = StoreArray(out.state, type, item_size, data, count, shape, out.ids[index], result.bytes);
   if (result.room.data) return;
   out.inline_bytes += result.bytes.size();
   if (out.inline_bytes > kMaxInlineBytesPerFrame) {
@@ -403,9 +430,9 @@ void ReturnArray(Returning& out, const char* type, size_t item_size, const void*
   }
 }
 
-bool ReturnRoom(Returning& out, Block* block, const char* type, size_t count) {
+bool ReturnRoom(Returning& out, Block* block, const char* type, const Shape& shape) {
   core::StoreRoom room;
-  if (!TakeRoom(out.state, block, type, count, room)) return false;
+  if (!TakeRoom(out.state, block, type, shape, room)) return false;
   out.outcome.values.emplace_back().room = room;
   return true;
 }

@@ -85,7 +85,8 @@ class CppRunner final : public core::TaskRunner {
  private:
   void PrepareIn(CppCall& call, const core::TaskCall& from);
   void Invoke(CppCall& call, const std::vector<core::ObjectId>& returns, core::TaskOutcome& outcome);
-  FunctionRecord* FunctionOf(CppCall& call);
+  FunctionRecord* FunctionOf(core::DefinedTemplate& what);
+  FunctionRecord* MethodByName(const std::string& name);
   void TakeOptions(const std::string& options);
   void Fail(core::TaskOutcome& outcome, core::ReplyKind kind, std::string error);
   void ServeCalls();
@@ -110,5 +111,8 @@ class CppRunner final : public core::TaskRunner {
 };
 
 extern CppRunner* g_runner;  // in a worker
+
+// In a worker of another language: C++'s half of it. Neither the session nor the runner is ever freed.
+CppRunner* JoinSession(Runtime& runtime, const std::string& name_space, core::Executor& executor);
 
 }  // namespace weft::detail

@@ -160,9 +160,15 @@ void ThrowWrongFormat(uint8_t format) {
   if (format == 2) throw ValueTypeError("the value is a Python object that only Python can read");
   ThrowMalformed();
 }
-void ThrowWrongArray(const char* wanted, const char* found) {
-  throw ValueTypeError(std::string("the value is an array with elements of type '") + found + "', but '" + wanted +
-                       "' was asked for");
+void ThrowWrongArray(std::string_view wanted, std::string_view found) {
+  std::string text = "the value is an array with elements of type '";
+  text.append(found).append("', but '").append(wanted).append("' was asked for");
+  if (found.find('>') != std::string_view::npos) text.append(" ('>' is big-endian, which is not converted here)");
+  throw ValueTypeError(text);
+}
+void ThrowWrongIndices(size_t wanted, size_t found) {
+  throw std::invalid_argument("weft: the array has " + std::to_string(wanted) + " dimensions, but " +
+                              std::to_string(found) + " indices were given");
 }
 void ThrowWrongLength(size_t wanted, size_t found) {
   throw ValueTypeError("the value has " + std::to_string(found) + " items, but the type asked for has " +

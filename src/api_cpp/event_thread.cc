@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "weft/errors.h"
+
 namespace weft::detail {
 namespace {
 
@@ -100,6 +102,9 @@ void StopEvents(SessionState& state) {
 
 void CallWhenReady(Object* object, void (*callback)(void* context), void* context) {
   SessionState& state = NeedSession();
+  if (state.hosted) {
+    throw WeftError("co_await and on_ready do not work in a C++ task that runs in a Python worker: use get or wait");
+  }
   StartEvents(state);
   state.events->CallWhenReady(object, callback, context);
 }

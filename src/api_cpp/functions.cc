@@ -4,6 +4,7 @@
 #include <deque>
 #include <mutex>
 
+#include "api_cpp/exports.h"
 #include "api_cpp/identity.h"
 #include "api_cpp/submission.h"
 #include "weft/remote.h"
@@ -49,7 +50,7 @@ const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& opti
   int max_retries = options.max_retries.value_or(3);
   if (max_retries < -1) throw std::invalid_argument("weft: max_retries must be -1 (no limit), 0 or more");
   core::TaskTemplate what;
-  auto interned = runtime.InternFunction(KeyOf(function), std::string(function.name), "");
+  auto interned = runtime.InternFunction(KeyOf(function), std::string(function.name), BodyOf(function));
   if (!interned) ThrowCoreError(interned.error());
   what.function = *interned;
   what.num_returns = function.num_returns;

@@ -99,8 +99,8 @@ int Visit(dl_phdr_info* info, size_t, void* argument) {
 }  // namespace
 
 FunctionRecord::FunctionRecord(Kind kind, const std::type_info* type, Prepare prepare, Run run, Destroy destroy,
-                               size_t storage_size, size_t storage_alignment, uint32_t num_returns, bool repeatable,
-                               std::string_view name) noexcept
+                               size_t storage_size, size_t storage_alignment, uint32_t num_parameters,
+                               uint32_t num_returns, bool repeatable, std::string_view name) noexcept
     : kind(kind),
       repeatable(repeatable),
       type(type),
@@ -109,6 +109,7 @@ FunctionRecord::FunctionRecord(Kind kind, const std::type_info* type, Prepare pr
       destroy(destroy),
       storage_size(storage_size),
       storage_alignment(storage_alignment),
+      num_parameters(num_parameters),
       num_returns(num_returns),
       name(name),
       next(g_functions.load(std::memory_order_relaxed)) {

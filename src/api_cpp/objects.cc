@@ -37,16 +37,51 @@ bool IsUtf8(const uint8_t* at, const uint8_t* end) {
   return true;
 }
 
-// Header of a one-dimensional array; data begins after it.
-constexpr uint64_t kArrayDataOffset = 64;
-void WriteArrayHead(uint8_t* to, const char* type, size_t count) {
-  std::memset(to, 0, kArrayDataOffset);
+// The text that describes a struct; numbers have none.
+std::string_view LayoutOf(const char* type) { return *type == '{' ? std::string_view(type) : std::string_view(); }
+
+uint64_t DataOffset(const char* type, const Shape& shape) {
+  return ArrayHead::DataOffset(shape.dimensions, LayoutOf(type).size());
+}
+
+// Everything before the data.
+std::string ArrayHeader(const char* type, const Shape& shape) {
+  std::string_view layout = LayoutOf(type);
+  std::string bytes(DataOffset(type, shape), 0);
   ArrayHead head;
-  head.dimensions = 1;
-  std::strncpy(head.type, type, sizeof head.type - 1);
-  uint64_t length = count;
-  std::memcpy(to, &head, sizeof head);
-  std::memcpy(to + sizeof head, &length, sizeof length);
+  head.dimensions = static_cast<uint8_t>(shape.dimensions);
+  char* to = bytes.data() + sizeof head;
+  for (uint32_t i = 0; i < shape.dimensions; ++i, to += 8) {
+    uint64_t length = shape.lengths[i];
+    std::memcpy(to, &length, sizeof length);
+  }
+  if (layout.empty()) {
+    std::strncpy(head.type, type, sizeof head.type - 1);
+  } else {
+    head.flags |= ArrayHead::kLayout;
+    std::string item_size(layout.substr(layout.rfind('}') + 1));
+    std::strncpy(head.type, ("|V" + item_size).c_str(), sizeof head.type - 1);
+    auto size = static_cast<uint32_t>(layout.size());
+    std::memcpy(to, &size, sizeof size);
+    std::memcpy(to + sizeof size, layout.data(), size);
+  }
+  std::memcpy(bytes.data(), &head, sizeof head);
+  return bytes;
+}
+
+// A layout without the names of the fields, which C++ does not know.
+std::string WithoutNames(std::string_view layout) {
+  std::string text;
+  size_t begin = 0;  // of what may be a name
+  for (char c : layout) {
+    if (c == '=') {
+      text.resize(begin);
+    } else {
+      text.push_back(c);
+      if (c == '{' || c == ',') begin = text.size();
+    }
+  }
+  return text;
 }
 
 int64_t Deadline(int64_t timeout_ns) {
@@ -122,14 +157,15 @@ struct Block {
   void* plain = nullptr;
 };
 
-Block* NewRoom(size_t bytes, void** data) {
+Block* NewRoom(size_t bytes, const char* type, const Shape& shape, void** data) {
   SessionState& state = NeedSession();
   auto block = std::make_unique<Block>();
-  block->room = AllocateOrThrow(state, kArrayDataOffset + bytes, {}, core::Populate::kNow);
+  uint64_t offset = DataOffset(type, shape);
+  block->room = AllocateOrThrow(state, offset + bytes, {}, core::Populate::kNow);
   block->kind = Block::kRoom;
   block->epoch = state.epoch;
   g_blocks.fetch_add(1);
-  *data = block->room.data + kArrayDataOffset;
+  *data = block->room.data + offset;
   return block.release();
 }
 
@@ -167,9 +203,10 @@ void ReleaseBlock(Block* block) noexcept {
   delete block;
 }
 
-bool TakeRoom(SessionState& state, Block* block, const char* type, size_t count, core::StoreRoom& room) {
+bool TakeRoom(SessionState& state, Block* block, const char* type, const Shape& shape, core::StoreRoom& room) {
   if (!block || block->kind != Block::kRoom || block->epoch != state.epoch) return false;
-  WriteArrayHead(block->room.data, type, count);
+  std::string head = ArrayHeader(type, shape);
+  std::memcpy(block->room.data, head.data(), head.size());
   room = block->room;
   block->kind = Block::kGiven;
   g_blocks.fetch_sub(1);
@@ -207,19 +244,17 @@ core::StoreRoom StoreBytes(SessionState& state, const void* bytes, size_t size, 
 }
 
 core::StoreRoom StoreArray(SessionState& state, const char* type, size_t item_size, const void* data, size_t count,
-                           core::ObjectId id, std::string& bytes) {
+                           const Shape& shape, core::ObjectId id, std::string& bytes) {
   uint64_t data_size = item_size * count;
-  uint8_t head[kArrayDataOffset];
-  WriteArrayHead(head, type, count);
-  if (kArrayDataOffset + data_size <= kMaxInlineBytes) {
-    bytes.reserve(kArrayDataOffset + data_size);
-    bytes.assign(reinterpret_cast<const char*>(head), sizeof head);
+  std::string head = ArrayHeader(type, shape);
+  if (head.size() + data_size <= kMaxInlineBytes) {
+    bytes = std::move(head);
     if (data_size > 0) bytes.append(static_cast<const char*>(data), data_size);
     return {};
   }
-  core::StoreRoom room = AllocateOrThrow(state, kArrayDataOffset + data_size, id, core::Populate::kWhileCopying);
-  FillOrThrow(state, room, 0, head, sizeof head);
-  FillOrThrow(state, room, kArrayDataOffset, data, data_size);
+  core::StoreRoom room = AllocateOrThrow(state, head.size() + data_size, id, core::Populate::kWhileCopying);
+  FillOrThrow(state, room, 0, head.data(), head.size());
+  FillOrThrow(state, room, head.size(), data, data_size);
   return room;
 }
 
@@ -231,43 +266,77 @@ Object* PutNative(Encoder& value) {
   return state.runtime->PutStored(StoreBytes(state, value.data(), value.size(), {}), Span(value.contained));
 }
 
-Object* PutArray(const char* type, size_t item_size, const void* data, size_t count) {
+Object* PutArray(const char* type, size_t item_size, const void* data, size_t count, const Shape& shape) {
   SessionState& state = NeedSession();
   std::string bytes;
-  core::StoreRoom room = StoreArray(state, type, item_size, data, count, {}, bytes);
+  core::StoreRoom room = StoreArray(state, type, item_size, data, count, shape, {}, bytes);
   return room.data ? state.runtime->PutStored(room, {}) : state.runtime->PutInline(bytes, {});
 }
 
-Object* PutRoom(Block* block, const char* type, size_t count) {
+Object* PutRoom(Block* block, const char* type, const Shape& shape) {
   SessionState& state = NeedSession();
   core::StoreRoom room;
-  if (!TakeRoom(state, block, type, count, room)) return nullptr;
+  if (!TakeRoom(state, block, type, shape, room)) return nullptr;
   return state.runtime->PutStored(room, {});
 }
 
 // ---- reading
 
-ArrayView ReadArrayHead(const ValueSource& source) {
+ArrayView ReadArrayHead(const ValueSource& source, const char* type, size_t item_size) {
   ArrayHead head;
   if (source.size < sizeof head) ThrowMalformed();
   std::memcpy(&head, source.data, sizeof head);
   head.type[sizeof head.type - 1] = 0;
-  uint64_t offset = ArrayHead::DataOffset(head.dimensions);
-  if (offset > source.size || std::strlen(head.type) < 3) ThrowMalformed();
-  if (head.fortran && head.dimensions > 1) {
-    throw ValueTypeError("the array lies column by column in memory, which C++ cannot read yet");
+  uint64_t at = sizeof head + 8 * uint64_t{head.dimensions};
+  std::string_view layout;
+  if (head.flags & ArrayHead::kLayout) {
+    uint32_t size;
+    if (source.size < at + sizeof size) ThrowMalformed();
+    std::memcpy(&size, source.data + at, sizeof size);
+    if (size == 0 || source.size - at - sizeof size < size) ThrowMalformed();
+    layout = {reinterpret_cast<const char*>(source.data + at + sizeof size), size};
   }
-  uint64_t item_size = std::strtoul(head.type + 2, nullptr, 10);
-  uint64_t count = 1;
+  uint64_t offset = ArrayHead::DataOffset(head.dimensions, layout.size());
+  if (offset > source.size || std::strlen(head.type) < 3) ThrowMalformed();
+  // Names are shown but do not count.
+  bool same = layout.empty() ? std::strcmp(head.type, type) == 0 : WithoutNames(layout) == WithoutNames(LayoutOf(type));
+  if (!same) ThrowWrongArray(type, layout.empty() ? head.type : layout);
+  if (head.dimensions > kMaxDimensions) {
+    throw ValueTypeError("the value is an array of " + std::to_string(head.dimensions) + " dimensions, but C++ reads " +
+                         std::to_string(kMaxDimensions) + " at most");
+  }
+  ArrayView view{source.data + offset, 1, {head.dimensions, {}}, (head.flags & ArrayHead::kColumns) != 0};
   for (uint32_t i = 0; i < head.dimensions; ++i) {
     uint64_t length;
     std::memcpy(&length, source.data + sizeof head + 8 * i, 8);
-    if (__builtin_mul_overflow(count, length, &count)) ThrowMalformed();
+    view.shape.lengths[i] = length;
+    if (__builtin_mul_overflow(view.count, length, &view.count)) ThrowMalformed();
   }
-  if (item_size == 0 || count > (source.size - offset) / item_size) ThrowMalformed();
-  ArrayView view{source.data + offset, count, {}};
-  std::memcpy(view.type, head.type, sizeof view.type);
+  if (view.count > (source.size - offset) / item_size) ThrowMalformed();
+  view.columns = view.columns && head.dimensions > 1;
   return view;
+}
+
+void CopyRows(const ArrayView& array, size_t item_size, void* to) {
+  if (array.count == 0) return;
+  if (!array.columns) {
+    std::memcpy(to, array.data, array.count * item_size);
+    return;
+  }
+  auto* out = static_cast<uint8_t*>(to);
+  size_t index[kMaxDimensions] = {};
+  for (size_t n = 0; n < array.count; ++n, out += item_size) {
+    size_t place = 0, step = 1;
+    for (uint32_t i = 0; i < array.shape.dimensions; ++i) {
+      place += index[i] * step;
+      step *= array.shape.lengths[i];
+    }
+    std::memcpy(out, array.data + place * item_size, item_size);
+    for (uint32_t i = array.shape.dimensions; i-- > 0;) {
+      if (++index[i] < array.shape.lengths[i]) break;
+      index[i] = 0;
+    }
+  }
 }
 
 namespace {

@@ -202,6 +202,18 @@ int TakeWorkerFd() {
 
 }  // namespace
 
+CppRunner* JoinSession(Runtime& runtime, const std::string& name_space, core::Executor& executor) {
+  auto* state = new SessionState();
+  state->runtime.reset(&runtime);
+  state->epoch = ++g_last_epoch;
+  state->name_space = name_space;
+  state->hosted = true;
+  g_session.store(state, std::memory_order_release);
+  g_runner = new CppRunner(*state);
+  g_runner->SetExecutor(&executor);
+  return g_runner;
+}
+
 SessionState& NeedSession() {
   SessionState* state = g_session.load(std::memory_order_acquire);
   if (state && !Runtime::forked()) [[likely]]

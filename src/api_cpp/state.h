@@ -26,6 +26,7 @@ struct SessionState {
   std::unique_ptr<Runtime> runtime;
   uint32_t epoch = 0;
   std::string name_space;  // of actors' names
+  bool hosted = false;     // in a worker of another language, whose front end takes the runtime's events
   std::unique_ptr<EventThread> events;
   std::mutex events_mutex;           // guards the pointer
   std::atomic<uint32_t> waiting{0};  // calls that may sleep in the runtime
@@ -56,8 +57,8 @@ core::StoreRoom AllocateOrThrow(SessionState& state, uint64_t size, core::Object
 core::StoreRoom StoreBytes(SessionState& state, const void* bytes, size_t size, core::ObjectId id);
 // An array's header and data, in the store or (small) in `bytes`.
 core::StoreRoom StoreArray(SessionState& state, const char* type, size_t item_size, const void* data, size_t count,
-                           core::ObjectId id, std::string& bytes);
+                           const Shape& shape, core::ObjectId id, std::string& bytes);
 // Takes the room out of the block, with the array's header written; false if the block is no room of this session.
-bool TakeRoom(SessionState& state, Block* block, const char* type, size_t count, core::StoreRoom& room);
+bool TakeRoom(SessionState& state, Block* block, const char* type, const Shape& shape, core::StoreRoom& room);
 
 }  // namespace weft::detail

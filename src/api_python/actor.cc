@@ -54,6 +54,9 @@ InfoObject* Info(PyObject* self) { return reinterpret_cast<InfoObject*>(self); }
 HandleObject* Handle(PyObject* self) { return reinterpret_cast<HandleObject*>(self); }
 MethodObject* Method(PyObject* self) { return reinterpret_cast<MethodObject*>(self); }
 
+// C++ classes say so by how their description begins.
+bool IsCpp(PyObject* info) { return PyBytes_AS_STRING(Info(info)->blob)[0] == '\1'; }
+
 Object* ObjectOfHandle(PyObject* self) {
   if (Handle(self)->epoch != g_epoch || !g_runtime) {
     PyErr_SetString(PyExc_RuntimeError,
@@ -324,7 +327,7 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   const core::TaskTemplate* what = entry->what;
   const int64_t limit = Info(Handle(method->handle)->info)->max_pending_calls;
   const size_t max_pending = limit > 0 ? static_cast<size_t>(limit) : 0;
-  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, [&](const EncodedCall& call, Object** returns) {
+  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, IsCpp(Handle(method->handle)->info), [&](const EncodedCall& call, Object** returns) {
     if (runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, returns)) {
       return true;
     }
@@ -453,9 +456,11 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
   request.class_name.assign(class_name, static_cast<size_t>(size));
   what.name = request.class_name + ".__init__";
   request.metadata.assign(PyBytes_AS_STRING(Info(info)->blob), static_cast<size_t>(PyBytes_GET_SIZE(Info(info)->blob)));
-  const auto size_of_blob = static_cast<uint32_t>(what.actor_options.size());
-  what.actor_options.insert(0, reinterpret_cast<const char*>(&size_of_blob), sizeof size_of_blob);
-  what.actor_options += request.metadata;
+  if (!IsCpp(info)) {  // of a C++ class all of it is in the options already
+    const auto size_of_blob = static_cast<uint32_t>(what.actor_options.size());
+    what.actor_options.insert(0, reinterpret_cast<const char*>(&size_of_blob), sizeof size_of_blob);
+    what.actor_options += request.metadata;
+  }
   what.function = InternExported(runtime, exported);
   if (!what.function) return nullptr;
   request.constructor = runtime->InternTemplate(std::move(what), request.to_hold);
@@ -472,6 +477,7 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
     values.push_back(value);
   }
   EncodedCall call;
+  call.native = IsCpp(info);
   NoteExecution();
   if (!EncodeCall(values.data(), PyTuple_GET_SIZE(positional), names.get(), call, request.constructor->name.c_str())) {
     for (Object* object : call.owned) runtime->DropReference(object);
@@ -578,6 +584,19 @@ bool AddType(PyObject* module, PyType_Spec& spec, const char* name, PyTypeObject
 }
 
 }  // namespace
+
+bool IsHandle(PyObject* value) { return Py_TYPE(value) == g_handle_type; }
+
+Object* ObjectOfHandle(PyObject* handle, std::string_view* info) {
+  PyObject* blob = Info(Handle(handle)->info)->blob;
+  *info = {PyBytes_AS_STRING(blob), static_cast<size_t>(PyBytes_GET_SIZE(blob))};
+  return ObjectOfHandle(handle);
+}
+
+PyObject* HandleOf(ObjectId id, std::string_view info) {
+  Runtime* runtime = NeedRuntime();
+  return runtime ? HandleFrom({runtime->FindReference(id), std::string(info)}) : nullptr;
+}
 
 PyObject* NewHandle(Object* object, PyObject* info) {
   auto* handle = PyObject_New(HandleObject, g_handle_type);

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <deque>
 
+#include "api_python/actor.h"
 #include "api_python/buffers.h"
 #include "base/bytes.h"
 #include "wire/value_format.h"
@@ -53,8 +54,11 @@ PyObject* ReadBigInt(std::string_view bytes) {
 // references have numbers of their own, because there may be many.
 class NativeEncoder {
  public:
-  NativeEncoder(std::string& out, std::vector<Object*>& contained, size_t most_references)
-      : out_(out), contained_(contained), begin_(out.size()), most_references_(most_references) {}
+  // `whole`: there is no other way to encode it, so that no size is too large; what cannot be encoded is named by
+  // refused().
+  NativeEncoder(std::string& out, std::vector<Object*>& contained, size_t most_references, bool whole = false)
+      : out_(out), contained_(contained), begin_(out.size()), most_references_(most_references), whole_(whole) {}
+  PyObject* refused() const { return refused_; }  // borrowed
 
   bool Encode(PyObject* value, int depth) {
     PyTypeObject* type = Py_TYPE(value);
@@ -70,7 +74,11 @@ class NativeEncoder {
     bool text = type == &PyUnicode_Type;
     bool set = type == &PySet_Type || type == &PyFrozenSet_Type;
     bool container = type == &PyTuple_Type || type == &PyList_Type || type == &PyDict_Type || set;
-    if (!text && type != &PyBytes_Type && !container) return IsRef(value) && EncodeReference(value);
+    if (!text && type != &PyBytes_Type && !container) {
+      if (IsRef(value)) return EncodeReference(value);
+      if (IsHandle(value)) return EncodeHandle(value);
+      return whole_ && EncodeSimilar(value, depth);
+    }
     if (depth > 0) {
       for (size_t i = 0; i < seen_count_; ++i) {
         if (seen_[i] == value) {
@@ -82,22 +90,26 @@ class NativeEncoder {
       }
     }
     // Beyond this a table would be needed, and pickle has one.
-    if (seen_count_ == kMaxSeen || depth > kMaxDepth) return false;
-    size_t number = seen_count_++;
-    seen_[number] = value;
-    open_[number] = container;
+    if (whole_ ? depth > kMaxWholeDepth : seen_count_ == kMaxSeen || depth > kMaxDepth) return false;
+    size_t number = seen_count_;
+    const bool remembered = number < kMaxSeen;
+    if (remembered) {
+      ++seen_count_;
+      seen_[number] = value;
+      open_[number] = container;
+    }
     if (text) {
       Py_ssize_t size;
       const char* utf8 = PyUnicode_AsUTF8AndSize(value, &size);
       if (!utf8) return PyErr_Clear(), false;  // lone surrogates: pickle can
-      if (size > core::kMaxInlineBytes) return false;
+      if (size > core::kMaxInlineBytes && !whole_) return false;
       AppendTag(out_, Tag::kString);
       Append(out_, static_cast<uint32_t>(size));
       out_.append(utf8, static_cast<size_t>(size));
       return true;
     }
     if (type == &PyBytes_Type) {
-      if (PyBytes_GET_SIZE(value) > core::kMaxInlineBytes) return false;
+      if (PyBytes_GET_SIZE(value) > (whole_ ? Py_ssize_t{UINT32_MAX} : Py_ssize_t{core::kMaxInlineBytes})) return false;
       AppendTag(out_, Tag::kBytes);
       Append(out_, static_cast<uint32_t>(PyBytes_GET_SIZE(value)));
       out_.append(PyBytes_AS_STRING(value), static_cast<size_t>(PyBytes_GET_SIZE(value)));
@@ -107,14 +119,51 @@ class NativeEncoder {
                 : type == &PyList_Type ? EncodeItems(Tag::kList, value, PyList_GET_SIZE(value), depth)
                 : set                  ? EncodeSet(type == &PySet_Type ? Tag::kSet : Tag::kFrozenSet, value, depth)
                                        : EncodeDict(value, depth);
-    open_[number] = false;
+    if (remembered) open_[number] = false;
     return done;
   }
 
  private:
   static constexpr size_t kMaxSeen = 32;
   static constexpr int kMaxDepth = 8;
+  static constexpr int kMaxWholeDepth = 60;
   static constexpr Py_ssize_t kMaxItems = 1000;  // and any number of references
+
+  // Subclasses of numbers and strings, and NumPy's scalars, as what they are alike to.
+  bool EncodeSimilar(PyObject* value, int depth) {
+    Owned plain;
+    if (PyFloat_Check(value)) {
+      plain = Owned(PyFloat_FromDouble(PyFloat_AS_DOUBLE(value)));
+    } else if (PyUnicode_Check(value)) {
+      plain = Owned(PyUnicode_FromObject(value));
+    } else if (Py_TYPE(value)->tp_as_number && Py_TYPE(value)->tp_as_number->nb_index) {
+      plain = Owned(PyNumber_Index(value));
+      if (plain && !PyLong_CheckExact(plain.get())) plain = Owned(PyNumber_Long(plain.get()));
+    } else if (PyObject* item = PyObject_GetAttrString(value, "item"); item && PyObject_HasAttrString(value, "dtype")) {
+      plain = Owned(PyObject_CallNoArgs(item));  // float32, bool_
+      Py_DECREF(item);
+    } else {
+      Py_XDECREF(item);
+    }
+    PyErr_Clear();
+    if (plain && Py_TYPE(plain.get()) != Py_TYPE(value)) return Encode(plain.get(), depth);
+    if (!refused_) refused_ = value;
+    return false;
+  }
+
+  bool EncodeHandle(PyObject* value) {
+    std::string_view info;
+    Object* object = ObjectOfHandle(value, &info);
+    if (!object) return false;
+    AppendTag(out_, Tag::kHandle);
+    Append(out_, object->id);
+    Append(out_, static_cast<uint32_t>(info.size()));
+    out_.append(info);
+    references_ += 1 + sizeof(ObjectId) + sizeof(uint32_t) + info.size();
+    if (references_ > most_references_) return false;
+    contained_.push_back(object);
+    return true;
+  }
 
   bool EncodeInt(PyObject* value) {
     int overflow = 0;
@@ -159,16 +208,16 @@ class NativeEncoder {
     return true;
   }
 
-  bool TooLarge() const { return out_.size() - begin_ - references_ > core::kMaxInlineBytes; }
+  bool TooLarge() const { return !whole_ && out_.size() - begin_ - references_ > core::kMaxInlineBytes; }
 
   bool EncodeItems(Tag tag, PyObject* value, Py_ssize_t count, int depth) {
     PyObject** items =
         tag == Tag::kTuple ? &PyTuple_GET_ITEM(value, 0) : reinterpret_cast<PyListObject*>(value)->ob_item;
-    if (count > kMaxItems && !IsRef(items[0])) return false;
+    if (count > kMaxItems && !whole_ && !IsRef(items[0])) return false;
     AppendTag(out_, tag);
     Append(out_, static_cast<uint32_t>(count));
     for (Py_ssize_t i = 0; i < count; ++i) {
-      if (i >= kMaxItems && !IsRef(items[i])) return false;
+      if (i >= kMaxItems && !whole_ && !IsRef(items[i])) return false;
       if (!Encode(items[i], depth + 1) || TooLarge()) return false;
     }
     return true;
@@ -181,7 +230,7 @@ class NativeEncoder {
     PyObject *key, *item;
     Py_ssize_t position = 0;
     while (PyDict_Next(value, &position, &key, &item)) {
-      if (count > kMaxItems && !IsRef(item) && !IsRef(key)) return false;
+      if (count > kMaxItems && !whole_ && !IsRef(item) && !IsRef(key)) return false;
       if (!Encode(key, depth + 1) || !Encode(item, depth + 1) || TooLarge()) return false;
     }
     return true;
@@ -192,7 +241,7 @@ class NativeEncoder {
     AppendTag(out_, tag);
     Append(out_, static_cast<uint32_t>(count));
     auto encode = [&](PyObject* item) {
-      if (count > kMaxItems && !IsRef(item)) return false;
+      if (count > kMaxItems && !whole_ && !IsRef(item)) return false;
       return Encode(item, depth + 1) && !TooLarge();
     };
 #if PY_VERSION_HEX >= 0x030D0000
@@ -219,6 +268,8 @@ class NativeEncoder {
   std::vector<Object*>& contained_;
   const size_t begin_;
   const size_t most_references_;
+  const bool whole_;
+  PyObject* refused_ = nullptr;
   size_t references_ = 0;  // bytes of them
   uint32_t stamp_ = 0;
   uint32_t count_ = 0;  // of references, each handle once
@@ -351,6 +402,12 @@ class NativeDecoder {
         PyObject* handle = references_.Again(first_reference_ + in_.Fixed<uint32_t>());
         if (!handle) break;
         return handle;
+      }
+      case Tag::kHandle: {
+        auto id = in_.Fixed<ObjectId>();
+        auto info = in_.Bytes();
+        if (!in_.ok()) break;
+        return HandleOf(id, info);
       }
       default:
         break;
@@ -501,22 +558,38 @@ int EncodeArray(PyObject* value, ObjectId id, Encoded& out) {
   const char* letter = PyUnicode_AsUTF8(kind.get());
   const char* type = PyUnicode_AsUTF8(text.get());
   if (!letter || !type) return -1;
-  if (std::strchr("biufc", letter[0]) == nullptr || std::strlen(type) >= sizeof(ArrayHead::type)) return 0;
+  bool is_struct = letter[0] == 'V';
+  if ((!is_struct && std::strchr("biufc", letter[0]) == nullptr) || std::strlen(type) >= sizeof(ArrayHead::type)) {
+    return 0;
+  }
+  Owned described;
+  std::string_view layout;
+  if (is_struct) {
+    PyObject* describe = Callback("weft._layouts", "layout_of");
+    described = Owned(describe ? PyObject_CallFunctionObjArgs(describe, dtype.get(), nullptr) : nullptr);
+    Py_ssize_t length = 0;
+    const char* bytes = described ? PyUnicode_AsUTF8AndSize(described.get(), &length) : nullptr;
+    if (!bytes) return -1;
+    if (length == 0) return 0;
+    layout = {bytes, static_cast<size_t>(length)};
+  }
   Py_buffer view;
   bool fortran = false;
   if (PyObject_GetBuffer(value, &view, PyBUF_C_CONTIGUOUS) != 0) {
     PyErr_Clear();
     if (PyObject_GetBuffer(value, &view, PyBUF_F_CONTIGUOUS) != 0) {
+      // It has gaps: what is sent has none, so that other languages can read it.
       PyErr_Clear();
-      return 0;
+      Owned dense(PyObject_CallMethod(value, "copy", nullptr));
+      return dense ? EncodeArray(dense.get(), id, out) : -1;
     }
     fortran = true;
   }
   ArrayHead head;
   head.dimensions = static_cast<uint8_t>(view.ndim);
-  head.fortran = fortran ? 1 : 0;
+  head.flags = static_cast<uint8_t>((fortran ? ArrayHead::kColumns : 0) | (layout.empty() ? 0 : ArrayHead::kLayout));
   std::strcpy(head.type, type);
-  uint64_t offset = ArrayHead::DataOffset(static_cast<uint32_t>(view.ndim));
+  uint64_t offset = ArrayHead::DataOffset(static_cast<uint32_t>(view.ndim), layout.size());
   auto size = static_cast<uint64_t>(view.len);
 
   // An array made by weft.empty is in the store already. Nobody else may be able to write to it: the array is known by
@@ -554,6 +627,12 @@ int EncodeArray(PyObject* value, ObjectId id, Encoded& out) {
     for (int i = 0; i < view.ndim; ++i) {
       auto length = static_cast<uint64_t>(view.shape[i]);
       std::memcpy(header.data() + sizeof head + 8 * static_cast<size_t>(i), &length, 8);
+    }
+    if (!layout.empty()) {
+      char* at = header.data() + sizeof head + 8 * static_cast<size_t>(view.ndim);
+      auto length = static_cast<uint32_t>(layout.size());
+      std::memcpy(at, &length, sizeof length);
+      std::memcpy(at + sizeof length, layout.data(), layout.size());
     }
     if (in_place) {
       std::memcpy(to, header.data(), header.size());
@@ -626,7 +705,16 @@ PyObject* DecodeArray(std::string_view bytes, bool stored, Object* object) {
   if (bytes.size() < sizeof head) return Malformed();
   std::memcpy(&head, bytes.data(), sizeof head);
   head.type[sizeof head.type - 1] = 0;
-  uint64_t offset = ArrayHead::DataOffset(head.dimensions);
+  std::string layout;
+  if (head.flags & ArrayHead::kLayout) {
+    uint64_t at = sizeof head + 8 * uint64_t{head.dimensions};
+    uint32_t size;
+    if (bytes.size() < at + sizeof size) return Malformed();
+    std::memcpy(&size, bytes.data() + at, sizeof size);
+    if (size == 0 || bytes.size() - at - sizeof size < size) return Malformed();
+    layout = bytes.substr(at + sizeof size, size);
+  }
+  uint64_t offset = ArrayHead::DataOffset(head.dimensions, layout.size());
   if (offset > bytes.size()) return Malformed();
   PyObject* make = Callback("weft._serialization", "array_from_buffer");
   if (!make) return nullptr;
@@ -641,7 +729,8 @@ PyObject* DecodeArray(std::string_view bytes, bool stored, Object* object) {
   }
   Owned memory(KeepableMemory(bytes.substr(offset), stored, object));
   if (!memory) return nullptr;
-  return PyObject_CallFunction(make, "OsOO", memory.get(), head.type, shape.get(), head.fortran ? Py_True : Py_False);
+  return PyObject_CallFunction(make, "OsOO", memory.get(), layout.empty() ? head.type : layout.c_str(), shape.get(),
+                               head.flags & ArrayHead::kColumns ? Py_True : Py_False);
 }
 
 PyObject* DecodePickle(std::string_view bytes, bool stored, Object* object) {
@@ -752,6 +841,34 @@ PyObject* DecodeValue(std::string_view bytes, bool stored, Object* object) {
 
 namespace {
 
+// An object that holds the value in the native format, whatever its size. nullptr with an exception set: other languages
+// cannot read it.
+Object* PutNative(PyObject* value, const char* function) {
+  std::string bytes(1, static_cast<char>(core::ValueFormat::kNative));
+  std::vector<Object*> contained;
+  NativeEncoder encoder(bytes, contained, kMaxReferencesSize, true);
+  if (!encoder.Encode(value, 0)) {
+    if (PyErr_Occurred()) return nullptr;
+    const bool named = encoder.refused() != nullptr;
+    PyErr_Format(PyExc_TypeError,
+                 "'%s' is C++ and cannot take a %s%s: numbers, strings, bytes, lists, tuples, dicts, sets, NumPy arrays "
+                 "(not inside others), references and handles of actors can be passed",
+                 function, Py_TYPE(named ? encoder.refused() : value)->tp_name,
+                 named && encoder.refused() != value ? " inside its arguments" : "");
+    return nullptr;
+  }
+  if (bytes.size() <= core::kMaxInlineBytes) return g_runtime->PutInline(bytes, contained);
+  auto room = g_runtime->Allocate(bytes.size(), {}, core::Populate::kWhileCopying);
+  if (!room) return RaiseCoreError(room.error()), nullptr;
+  core::Status filled;
+  Py_BEGIN_ALLOW_THREADS filled = g_runtime->Fill(*room, 0, bytes.data(), bytes.size());
+  Py_END_ALLOW_THREADS if (!filled.ok()) {
+    g_runtime->Abandon(*room);
+    return RaiseCoreError(filled.error()), nullptr;
+  }
+  return g_runtime->PutStored(*room, contained);
+}
+
 bool EncodeArgument(PyObject* value, EncodedCall& out, const char* function) {
   if (IsRef(value)) {
     Object* object = ObjectOf(value);
@@ -774,9 +891,13 @@ bool EncodeArgument(PyObject* value, EncodedCall& out, const char* function) {
   if (PyErr_Occurred()) return false;
   Contained inside;
   Encoded encoded;
-  if (!EncodeValue(value, {}, encoded)) return false;
+  const bool native = out.native && !IsNumpyArray(value);
+  if (!native && !EncodeValue(value, {}, encoded)) return false;
   Object* object;
-  if (encoded.room.data) {
+  if (native) {
+    object = PutNative(value, function);
+    if (!object) return false;
+  } else if (encoded.room.data) {
     if (encoded.room.location.size >= (1u << 20)) {
       PyObject* note = Callback("weft._functions", "note_large_argument");
       if (!note) return false;
@@ -814,7 +935,7 @@ EncodedCall& NextCall() {
 }  // namespace
 
 ScratchCall::ScratchCall() : call_(NextCall()) {
-  call_.inline_references = false;
+  call_.inline_references = call_.native = false;
   call_.bytes.clear();
   call_.dependencies.clear();
   call_.contained.clear();

@@ -36,6 +36,7 @@ PyObject* DecodeValue(std::string_view bytes, bool stored, Object* object);
 // Encodes the arguments of a call. Dependencies and contained references come with one local reference each.
 struct EncodedCall {
   bool inline_references = false;  // set by a caller that submits `contained`; else such arguments become dependencies
+  bool native = false;             // for another language: nothing is pickled
   std::string bytes;
   std::vector<Object*> dependencies;
   std::vector<Object*> contained;  // references inside the arguments

@@ -11,6 +11,8 @@
 #include "api_python/buffers.h"
 #include "api_python/codec.h"
 #include "api_python/completions.h"
+#include "api_python/cpp_library.h"
+#include "api_python/language_runner.h"
 #include "api_python/object_ref.h"
 #include "api_python/observe.h"
 #include "api_python/outside_inquiry.h"
@@ -663,7 +665,7 @@ void RunWorker(int fd) {
   if (!runtime) throw std::runtime_error(runtime.error().message);
   g_runtime = runtime->release();
   ++g_epoch;
-  PythonRunner runner(*g_runtime);
+  LanguageRunner runner(*g_runtime);
   core::Executor executor(*g_runtime, runner);
   runner.SetExecutor(&executor);
   executor.Run();
@@ -705,7 +707,7 @@ PyMethodDef fast_methods[] = {
 NB_MODULE(_core, m) {
   using namespace weft::python;
   if (!InitRefType(m.ptr()) || !InitBufferTypes(m.ptr()) || !InitRemoteFunctionType(m.ptr()) ||
-      !InitActorTypes(m.ptr()) || !InitCompletionsType(m.ptr()) || !AddWorkerFunctions(m.ptr()) ||
+      !InitActorTypes(m.ptr()) || !InitCompletionsType(m.ptr()) || !AddWorkerFunctions(m.ptr()) || !AddCppFunctions(m.ptr()) ||
       PyModule_AddFunctions(m.ptr(), fast_methods) != 0) {
     throw nb::python_error();
   }

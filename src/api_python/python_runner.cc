@@ -609,20 +609,21 @@ PyObject* Poll(PyObject*, PyObject* limit) {
   return PyLong_FromLong(g_runner->Poll(static_cast<int>(PyLong_AsLong(limit))));
 }
 
-// _sleep(seconds or None, rests): `rests` as in Runtime::SetLoopRests.
+// _sleep(seconds or None, rests): 1: the loop rests (Runtime::SetLoopRests), 2: it was asked and does not.
 PyObject* Sleep(PyObject*, PyObject* args) {
   PyObject* timeout;
   int rests = 0;
-  if (!PyArg_ParseTuple(args, "O|p", &timeout, &rests)) return nullptr;
+  if (!PyArg_ParseTuple(args, "O|i", &timeout, &rests)) return nullptr;
   int64_t deadline = core::kNoDeadline;
   if (timeout != Py_None) {
     double seconds = PyFloat_AsDouble(timeout);
     if (PyErr_Occurred()) return nullptr;
     deadline = core::NowNs() + static_cast<int64_t>(seconds * 1e9);
   }
-  if (rests) {
+  if (rests == 1) {
     g_runner->executor()->Rest();
   } else {
+    if (rests == 2) g_runtime->SetLoopRests(false);
     g_runner->Sleep(deadline);
   }
   if (PyErr_CheckSignals() != 0) return nullptr;

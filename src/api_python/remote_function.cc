@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "api_cpp/exports.h"
 #include "api_python/codec.h"
 #include "api_python/options.h"
 #include "api_python/python_runner.h"
@@ -22,6 +23,7 @@ struct RemoteFunctionObject {
   PyObject* weak_references;
   const core::TaskTemplate* what;  // of the session `epoch`
   uint32_t epoch;
+  bool native;  // it is C++
 };
 PyTypeObject* g_type = nullptr;
 
@@ -101,6 +103,7 @@ bool Prepare(RemoteFunctionObject* f, Runtime* runtime) {
   what.max_retries = static_cast<int32_t>(max_retries);
   what.function = InternExported(runtime, f->exported);
   if (!what.function) return false;
+  f->native = what.function->body.starts_with(detail::kLibraryMark);
   f->what = runtime->InternTemplate(std::move(what), shape);
   f->epoch = g_epoch;
   return true;
@@ -120,7 +123,7 @@ PyObject* Remote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   if (g_local_task) return CallLocal(self, args, nargs, kwnames);
   if (f->epoch != g_epoch && !Prepare(f, runtime)) return nullptr;
   const core::TaskTemplate* what = f->what;
-  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, [&](const EncodedCall& call, Object** returns) {
+  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, f->native, [&](const EncodedCall& call, Object** returns) {
     runtime->Submit(what, call.bytes, call.dependencies, call.contained, returns);
     return true;
   });

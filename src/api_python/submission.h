@@ -29,14 +29,16 @@ inline bool AsTupleAndDict(PyObject* const* args, Py_ssize_t nargs, PyObject* kw
 }
 
 // Encodes the arguments and calls submit(call, returns), which has room for what->num_returns objects and says false,
-// with an exception set, if it did not take them. The reference, or the list of them; nullptr with an exception set.
+// with an exception set, if it did not take them. `native`: for C++. The reference, or the list of them; nullptr with
+// an exception set.
 template <class Submit>
 PyObject* EncodeAndSubmit(Runtime* runtime, const core::TaskTemplate* what, PyObject* const* args, Py_ssize_t nargs,
-                          PyObject* kwnames, Submit submit) {
+                          PyObject* kwnames, bool native, Submit submit) {
   NoteExecution();
   ScratchCall scratch;
   EncodedCall& call = *scratch;
   call.inline_references = true;
+  call.native = native;
   PyObject* result = nullptr;
   if (EncodeCall(args, nargs, kwnames, call, what->name.c_str())) {
     if (what->num_returns == 1) {

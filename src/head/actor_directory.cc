@@ -134,7 +134,7 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
     out.emplace_back(AnswerCreator{event.from, ActorAnswer{message.request, id, actor.metadata, ""}});
   }
   actor.deferred = message.deferred != 0;
-  if (!actor.deferred) out.emplace_back(WantActor{id, actor.to_place, actor.to_hold, actor.depth});
+  if (!actor.deferred) Want(*actors_.find(id), out);
 
   if (auto early = early_.find(id); early != early_.end()) {
     Early before = std::move(early->second);
@@ -158,7 +158,7 @@ void ActorDirectory::Handle(const ActorArgumentsCame& event, std::vector<Directo
   if (found == actors_.end() || !found->second.deferred || found->second.ending != Ending::kNo) return;
   auto& actor = found->second;
   actor.deferred = false;
-  out.emplace_back(WantActor{event.actor, actor.to_place, actor.to_hold, actor.depth});
+  Want(*found, out);
 }
 
 void ActorDirectory::RefuseCreation(const ActorCreated& event, const std::string& why,
@@ -228,6 +228,16 @@ void ActorDirectory::Handle(const ActorConstructedReported& event, std::vector<D
   Die(event.actor, "the constructor of " + Called(actor) + " raised an exception", event.error, out);
 }
 
+void ActorDirectory::Want(const Entry& entry, std::vector<DirectoryAction>& out) const {
+  const auto& [id, actor] = entry;
+  out.emplace_back(WantActor{id, ConstructorOf(id, actor), actor.to_place, actor.to_hold, actor.depth});
+}
+
+void ActorDirectory::Handle(const ActorKept& event, std::vector<DirectoryAction>&) {
+  auto found = actors_.find(event.actor);
+  if (found != actors_.end() && found->second.detached) found->second.keeper = event.from;
+}
+
 // ---- questions --------------------------------------------------------------------------------------------------
 
 void ActorDirectory::Handle(const ActorLookedUp& event, std::vector<DirectoryAction>& out) {
@@ -294,7 +304,10 @@ void ActorDirectory::Handle(const ActorWatched& event, std::vector<DirectoryActi
 void ActorDirectory::Tell(const Entry& entry, ProcessId watcher, std::vector<DirectoryAction>& out) const {
   const auto& [id, actor] = entry;
   ActorChanged change{id, static_cast<uint8_t>(actor.state), actor.incarnation, actor.worker};
-  if (watcher == id.owner) change.gpus = actor.gpus;
+  if (watcher == ConstructorOf(id, actor)) {
+    change.gpus = actor.gpus;
+    change.construct = actor.state == ActorState::kStarting ? 1 : 0;
+  }
   out.emplace_back(TellWatcher{watcher, std::move(change), static_cast<bool>(actor.worker)});
 }
 
@@ -427,11 +440,12 @@ void ActorDirectory::WorkerEnded(ObjectId id, const ProcessEnded& event, std::ve
 
   std::string why = called + (event.how.starts_with("killed") ? " was " : " ") + event.how;
   if (std::exchange(actor.kill_asked, false)) why = called + " was killed on request";
-  if (!actor.creator_lives || actor.restarts_left == 0) {
-    if (actor.restarts > 0 || (!actor.creator_lives && actor.restarts_left != 0)) {
-      why += actor.creator_lives ? "; it was restarted " + std::to_string(actor.restarts) +
-                                       (actor.restarts == 1 ? " time" : " times") + ", as often as max_restarts allows"
-                                 : "; it cannot be restarted because its creator has ended";
+  const bool constructible = static_cast<bool>(ConstructorOf(id, actor));
+  if (!constructible || actor.restarts_left == 0) {
+    if (actor.restarts > 0 || (!constructible && actor.restarts_left != 0)) {
+      why += constructible ? "; it was restarted " + std::to_string(actor.restarts) +
+                                 (actor.restarts == 1 ? " time" : " times") + ", as often as max_restarts allows"
+                           : "; it cannot be restarted because its creator has ended";
     }
     return Die(id, why, "", out);
   }
@@ -448,7 +462,7 @@ void ActorDirectory::WorkerEnded(ObjectId id, const ProcessEnded& event, std::ve
   actor.gpus.clear();
   TellAll(entry, why, out);
   if (pause == 0) {
-    out.emplace_back(WantActor{id, actor.to_place, actor.to_hold, actor.depth});
+    Want(*actors_.find(id), out);
   } else {
     actor.due_ns = event.now_ns + pause;
     due_.emplace(actor.due_ns, id);
@@ -472,6 +486,13 @@ void ActorDirectory::Handle(const ProcessEnded& event, std::vector<DirectoryActi
     WorkerEnded(id, event, out);
   }
   let_go_.erase(event.process);
+  std::vector<ObjectId> unkept;
+  for (auto& [id, actor] : actors_) {
+    if (actor.keeper != event.process) continue;
+    actor.keeper = {};
+    if (!actor.creator_lives && !actor.worker) unkept.push_back(id);
+  }
+  for (ObjectId id : unkept) Die(id, "nobody is left who could start it again", "", out);
 
   std::string why = "was ended because its creator, process " + ToString(event.process);
   if (event.pid != 0) why += " (pid " + std::to_string(event.pid) + ")";
@@ -486,9 +507,18 @@ void ActorDirectory::Handle(const ProcessEnded& event, std::vector<DirectoryActi
     auto& entry = *actors_.find(id);
     auto& actor = entry.second;
     actor.creator_lives = false;
-    // A detached one lives on, unless its constructor may still have to come from its creator.
+    // A detached one lives on, unless its constructor may still have to come from its creator and nobody else has it.
     if (actor.detached && actor.state == ActorState::kAlive) continue;
     ProcessId worker = actor.worker;
+    if (actor.keeper && actor.ending == Ending::kNo) {
+      if (worker) {
+        out.emplace_back(KillActorWorker{worker, "its creator ended while it started"});  // and another one is started
+      } else if (actor.due_ns == 0) {
+        actor.deferred = false;  // the keeper waits for the arguments itself
+        Want(entry, out);        // the wish of the dead was forgotten with it
+      }
+      continue;
+    }
     bool already = actor.ending != Ending::kNo;
     BeginEnding(entry, Ending::kCreatorEnded, why, out);
     if (worker && !already) out.emplace_back(KillActorWorker{worker, "its creator has ended"});
@@ -512,7 +542,7 @@ void ActorDirectory::Handle(const DirectoryTicked& event, std::vector<DirectoryA
     due_.erase(due_.begin());
     auto& actor = actors_.at(id);
     actor.due_ns = 0;
-    out.emplace_back(WantActor{id, actor.to_place, actor.to_hold, actor.depth});
+    Want(*actors_.find(id), out);
   }
 }
 
@@ -542,7 +572,7 @@ void ActorDirectory::CheckInvariants() const {
       ++due;
     }
     WEFT_CHECK(actor.creator_lives || actor.detached || actor.ending != Ending::kNo, "an actor ends with its creator");
-    WEFT_CHECK(actor.creator_lives || has_worker, "only its creator can start an actor");
+    WEFT_CHECK(ConstructorOf(id, actor) || has_worker, "somebody can start an actor that has no worker");
     for (ProcessId watcher : actor.watchers) watching[watcher].insert(id);
   }
   for (const auto& [id, early] : early_) {

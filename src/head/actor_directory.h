@@ -7,7 +7,8 @@
 // An actor is pending (no worker yet), starting (its creator is told the worker and sends the constructor), alive,
 // restarting (its worker died, another will be wanted after a pause) or dead. A dead one is remembered for late
 // watchers, as a small record, up to a limit. With its worker's end known, and not before, an actor is dead or
-// restarts: so no two incarnations live at once. What is intended to end (kill, release, exit) gives its name up at
+// restarts: so no two incarnations live at once. The constructor is sent by the creator, or, if that is dead and the
+// actor detached, by its keeper. What is intended to end (kill, release, exit) gives its name up at
 // once.
 //
 // Who may say what: only its owner creates and releases an actor; only its worker says that it was constructed or that
@@ -37,6 +38,10 @@ struct ActorCreated {  // the shapes are valid
   CreateActor message;
 };
 struct ActorArgumentsCame {  // its creator has what the constructor needs
+  ProcessId from;
+  ObjectId actor;
+};
+struct ActorKept {  // `from` can construct it when its creator is dead
   ProcessId from;
   ObjectId actor;
 };
@@ -96,6 +101,7 @@ struct DirectoryTicked {
 // ---- actions ----------------------------------------------------------------------------------------------------
 struct WantActor {
   ObjectId actor;
+  ProcessId by;  // who will construct it
   ResourceAmounts to_place;
   ResourceAmounts to_hold;
   uint32_t depth = 0;
@@ -148,6 +154,7 @@ class ActorDirectory {
 
   void Handle(const ActorCreated& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorKept& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorLookedUp& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorsListed& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorWatched& event, std::vector<DirectoryAction>& out);
@@ -182,6 +189,7 @@ class ActorDirectory {
     Ending ending = Ending::kNo;
     bool deferred = false;  // its creator will say when it can be placed
     bool creator_lives = true;
+    ProcessId keeper;  // who can construct it when the creator is dead
     bool detached = false;
     bool has_name = false;      // still
     bool kill_asked = false;    // with restart
@@ -216,6 +224,11 @@ class ActorDirectory {
 
   void Tell(const Entry& entry, ProcessId watcher, std::vector<DirectoryAction>& out) const;
   void TellAll(const Entry& entry, const std::string& why, std::vector<DirectoryAction>& out) const;
+  // Who sends the constructor to the next incarnation; nobody if that can never be.
+  static ProcessId ConstructorOf(ObjectId id, const Actor& actor) {
+    return actor.creator_lives ? id.owner : actor.keeper;
+  }
+  void Want(const Entry& entry, std::vector<DirectoryAction>& out) const;
   // Its end, by no worker's end: it has none, or one that is let go.
   void Die(ObjectId id, const std::string& why, const std::string& error, std::vector<DirectoryAction>& out,
            bool refused = false);

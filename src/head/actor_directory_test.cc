@@ -168,6 +168,9 @@ TEST(ActorDirectory, WhatTheSchedulerRefusesIsDead) {
   t.Create(1, 5);
   EXPECT_EQ(t(ActorRefused{t.Id(1, 5), "no GPUs"}),
             "unwant 1.5; tell 1: 1.5 is dead (actor Counter cannot be placed: no GPUs)");
+  std::vector<DirectoryAction> actions;
+  t.directory.Handle(ActorWatched{ProcessId{9}, t.Id(1, 5), true}, actions);
+  EXPECT_EQ(std::get<TellWatcher>(actions.at(0)).change.refused, 1);
 }
 
 TEST(ActorDirectory, ACrashedActorIsRestartedAsOftenAsAllowed) {
@@ -304,6 +307,42 @@ TEST(ActorDirectory, ActorsEndWithTheirCreatorUnlessDetached) {
             "cannot be restarted because its creator has ended)");
 }
 
+TEST(ActorDirectory, AKeptActorIsRestartedWithoutItsCreator) {
+  Transcript t;
+  t.Live(4, 5, 2, {.max_restarts = 2, .detached = true});
+  t.Watch(1, 4, 5);
+  EXPECT_EQ(t(ActorKept{ProcessId{1}, t.Id(4, 5)}), "");
+  EXPECT_EQ(t.End(4), "");  // it is alive
+  EXPECT_EQ(t.End(2),
+            "tell 1: 4.5 is restarting #1 (actor Counter (pid 1002) was killed by signal 9 (SIGKILL)); want 4.5");
+  std::vector<DirectoryAction> actions;
+  t.directory.Handle(ActorPlaced{t.Id(4, 5), ProcessId{3}, {}}, actions);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(std::get<TellWatcher>(actions[0]).change.construct, 1);
+  t.Construct(3, 4, 5);
+  EXPECT_EQ(t.Watch(9, 4, 5, false), "tell 9: 4.5 is alive #2 on 3, channel");
+}
+
+TEST(ActorDirectory, WithACreatorTheKeeperDoesNotConstruct) {
+  Transcript t;
+  t.Create(4, 5, {.max_restarts = 2, .detached = true});
+  t.Watch(1, 4, 5);
+  t(ActorKept{ProcessId{1}, t.Id(4, 5)});
+  std::vector<DirectoryAction> actions;
+  t.directory.Handle(ActorPlaced{t.Id(4, 5), ProcessId{3}, {}}, actions);
+  ASSERT_EQ(actions.size(), 2u);
+  for (const auto& action : actions) {
+    const auto& tell = std::get<TellWatcher>(action);
+    EXPECT_EQ(tell.change.construct, tell.process == ProcessId{4} ? 1 : 0);
+  }
+  // Its creator dies before it is alive: another worker, and the keeper constructs.
+  EXPECT_EQ(t.End(4), "kill 3");
+  EXPECT_EQ(t.End(3),
+            "tell 1: 4.5 is restarting #1 (actor Counter (pid 1003) was killed by signal 9 (SIGKILL)); want 4.5");
+  EXPECT_EQ(t.End(1), "unwant 4.5");
+  EXPECT_EQ(t.directory.living(), 0u);
+}
+
 TEST(ActorDirectory, ADetachedActorIgnoresItsRelease) {
   Transcript t;
   t.Live(1, 5, 2, {.detached = true, .name = "d"});
@@ -422,7 +461,7 @@ class RandomSession {
     Do(DirectoryTicked{now_});
     uint64_t process = Any(processes_);
     ObjectId actor{ProcessId{std::max<uint64_t>(2, Any(processes_))}, 1 + random_.Below(next_index_ + 2)};
-    switch (random_.Below(10)) {
+    switch (random_.Below(11)) {
       case 0:
       case 1: {
         if (process == 1) break;
@@ -439,7 +478,7 @@ class RandomSession {
       }
       case 2:
         if (!wanted_.empty() && processes_.size() < 20) {
-          ObjectId placed = *wanted_.begin();
+          ObjectId placed = wanted_.begin()->first;
           wanted_.erase(wanted_.begin());
           uint64_t worker = ++next_process_;
           processes_.insert(worker);
@@ -470,6 +509,9 @@ class RandomSession {
         Do(ActorWatched{ProcessId{process}, actor, processes_.contains(actor.owner.value)});
         if (processes_.contains(process)) watched_.emplace(ProcessId{process}, actor);
         break;
+      case 10:
+        Do(ActorKept{ProcessId{1}, actor});
+        break;
       case 9:
         if (!running_.empty()) Do(ActorExitingReported{running_.begin()->first, running_.begin()->second});
         break;
@@ -477,6 +519,12 @@ class RandomSession {
   }
   void Finish() {
     while (processes_.size() > 1) End(*processes_.rbegin());
+    // What process 1 keeps waits to be placed again.
+    for (const ActorInfo& info : directory_.Describe()) {
+      if (info.state == static_cast<uint8_t>(ActorState::kDead)) continue;
+      EXPECT_NE(info.detached, 0);
+      Do(ActorKilled{ProcessId{1}, info.actor, true, false});
+    }
     EXPECT_EQ(directory_.living(), 0u);
     EXPECT_EQ(directory_.next_wakeup_ns(), INT64_MAX);
     for (const auto& [process, actor] : watched_) {
@@ -495,7 +543,7 @@ class RandomSession {
     if (process == 1) return;
     processes_.erase(process);
     running_.erase(ProcessId{process});
-    std::erase_if(wanted_, [&](ObjectId id) { return id.owner.value == process; });
+    std::erase_if(wanted_, [&](const auto& entry) { return entry.second.value == process; });
     Do(ProcessEnded{ProcessId{process}, 1, "killed by signal 9 (SIGKILL)", now_});
   }
   template <class Event>
@@ -505,8 +553,8 @@ class RandomSession {
     directory_.CheckInvariants();
     for (const auto& action : actions) {
       if (auto* want = std::get_if<WantActor>(&action)) {
-        EXPECT_TRUE(wanted_.insert(want->actor).second) << "wanted twice";
-        EXPECT_TRUE(processes_.contains(want->actor.owner.value)) << "nobody could construct it";
+        EXPECT_TRUE(wanted_.emplace(want->actor, want->by).second) << "wanted twice";
+        EXPECT_TRUE(processes_.contains(want->by.value)) << "nobody could construct it";
       } else if (auto* unwant = std::get_if<UnwantActor>(&action)) {
         wanted_.erase(unwant->actor);
       } else if (auto* leave = std::get_if<LetWorkerLeave>(&action)) {
@@ -537,7 +585,7 @@ class RandomSession {
   uint64_t next_index_ = 0;
   uint64_t next_process_ = 3;
   std::set<uint64_t> processes_;
-  std::set<ObjectId> wanted_;
+  std::map<ObjectId, ProcessId> wanted_;   // with who will construct it
   std::map<ProcessId, ObjectId> running_;  // workers
   std::set<std::pair<ProcessId, ObjectId>> watched_, told_dead_;
   std::map<std::pair<ProcessId, ObjectId>, uint32_t> incarnations_;

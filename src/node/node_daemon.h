@@ -120,6 +120,7 @@ class NodeDaemon {
   void Handle(Process& process, ActorConstructed& message);
   void Handle(Process& process, ActorExiting& message);
   void Handle(Process& process, AskShape& message);
+  void Handle(Process& process, KeepActor& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
   void Refuse(Process& process, const std::string& why);

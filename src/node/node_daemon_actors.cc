@@ -19,6 +19,11 @@ void NodeDaemon::Handle(Process& process, PlaceActor& message) {
   directory_.Handle(ActorArgumentsCame{process.id, message.actor}, directory_actions_);
 }
 
+void NodeDaemon::Handle(Process& process, KeepActor& message) {
+  if (!process.is_driver) return Refuse(process, "kept an actor, which only a driver does");
+  directory_.Handle(ActorKept{process.id, message.actor}, directory_actions_);
+}
+
 void NodeDaemon::Handle(Process& process, LookupActor& message) {
   directory_.Handle(ActorLookedUp{process.id, std::move(message)}, directory_actions_);
 }
@@ -71,7 +76,7 @@ void NodeDaemon::Perform(const RefuseActor& action) {
 void NodeDaemon::Perform(const WantActor& action) {
   RereadBlockedFlags();
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
-  scheduler_->Handle(ActorWanted{action.actor, action.actor.owner, action.to_place, action.to_hold, action.depth},
+  scheduler_->Handle(ActorWanted{action.actor, action.by, action.to_place, action.to_hold, action.depth},
                      scheduler_actions_);
 }
 
@@ -93,7 +98,7 @@ void NodeDaemon::Perform(const TellWatcher& action) {
     if (worker == nullptr) return;
     if (!OpenChannel(*watcher, *worker)) {
       const char* why = "no descriptors or channel slots are left on this node for a channel to the actor";
-      if (watcher->id == action.change.actor.owner) return Kill(*worker, why);
+      if (watcher->id == action.change.actor.owner || action.change.construct != 0) return Kill(*worker, why);
       ActorChanged unreachable{action.change.actor, static_cast<uint8_t>(ActorState::kDead), action.change.incarnation};
       unreachable.why = why;
       return Send(*watcher, unreachable);

@@ -487,6 +487,10 @@ void Owner::PushTo(int32_t number, Task* task, Actions& out) {
   task->worker = number;
   task->push = ++pushes_;
   worker.pushed.PushBack(task);
+  if (worker.busy_at < 0) {
+    worker.busy_at = static_cast<int32_t>(busy_workers_.size());
+    busy_workers_.push_back(number);
+  }
   if (task->num_dependencies > 0 || task->contained) MentionArguments(task, worker.process, out);
   out.push_back({.kind = ActionKind::kPush, .worker = number, .task = task});
 }
@@ -621,9 +625,19 @@ void Owner::FailPushed(uint64_t task_handle, std::string_view error, int64_t now
   Settle(out);
 }
 
+void Owner::Unlist(LeasedWorker& worker, Task* task) {
+  worker.pushed.Remove(task);
+  if (worker.pushed.size > 0 || worker.busy_at < 0) return;
+  const int32_t last = busy_workers_.back();
+  busy_workers_[static_cast<size_t>(worker.busy_at)] = last;
+  busy_workers_.pop_back();
+  workers_[static_cast<size_t>(last)].busy_at = worker.busy_at;
+  worker.busy_at = -1;
+}
+
 void Owner::TakeBack(Task* task, Actions& out) {
   LeasedWorker& worker = workers_[task->worker];
-  worker.pushed.Remove(task);
+  Unlist(worker, task);
   if (worker.pushed.size == 0) worker.idle_since_ns = now_ns_;
   UnmentionArguments(task, worker.process, out);
   task->worker = -1;
@@ -717,7 +731,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   }
   LeasedWorker& worker = workers_[task->worker];
   if (task->state == TaskState::kRevoking && !task->actor) --shapes_[task->what->shape].revoking;
-  worker.pushed.Remove(task);
+  Unlist(worker, task);
   task->worker = -1;
   task->state = TaskState::kWaiting;
   if (worker.pushed.size == 0) worker.idle_since_ns = now_ns;
@@ -999,6 +1013,9 @@ void Owner::CheckInvariants() {
       WEFT_CHECK(task->state == TaskState::kPushed || task->state == TaskState::kRevoking, "a listed task not pushed");
     }
     WEFT_CHECK(count == workers_[number].pushed.size, "a list counted wrongly");
+    const int32_t at = workers_[number].busy_at;
+    WEFT_CHECK((at >= 0) == (count > 0), "who has tasks is busy");
+    WEFT_CHECK(at < 0 || busy_workers_.at(static_cast<size_t>(at)) == static_cast<int32_t>(number), "listed elsewhere");
     listed += count;
   }
   size_t waiting = 0;

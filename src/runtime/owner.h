@@ -179,7 +179,8 @@ struct LeasedWorker {
   ProcessId process;
   LeaseId lease;
   uint32_t shape = 0;
-  TaskList pushed;  // in the order of the channel
+  TaskList pushed;       // in the order of the channel
+  int32_t busy_at = -1;  // its place in Owner::busy_workers
   bool leased = false;
   bool recalled = false;
   bool blocked = false;  // handed tasks back because its task waits; until its next result
@@ -198,6 +199,7 @@ struct Actor {
   bool watched = false;       // the daemon tells us of changes
   bool created_here = false;  // this process pushes the constructor
   bool placed = false;        // created here: the daemon was told that the arguments are there
+  bool kept = false;          // this process can push the constructor when the creator is dead
   bool detached = false;
   bool out_of_order = false;  // a call that is ready may pass one that is not
   uint32_t incarnation = 0;
@@ -352,7 +354,10 @@ class Owner {
   };
   bool CreateActor(Object* handle, const Submission& constructor, const ActorOptions& options, int64_t now_ns,
                    Actions& out);
-  void AbandonActor(Object* handle, Actions& out);  // it was not created after all; takes the local reference
+  void AbandonActor(Object* handle, Actions& out);
+  // A detached actor of another process, which may die: keeps what is needed to construct it again.
+  void KeepActor(Object* handle, const Submission& constructor, const std::string& class_name,
+                 Actions& out);  // it was not created after all; takes the local reference
   void SubmitCall(Object* handle, const Submission& submission, int64_t now_ns, std::vector<Object*>& returns,
                   Actions& out);
   void ActorReported(const ActorChanged& change, int64_t now_ns, Actions& out);
@@ -370,6 +375,9 @@ class Owner {
   // When Tick has something to do, or 0.
   int64_t NextTick() const;
   const std::vector<LeasedWorker>& workers() const { return workers_; }
+  // The numbers of those that have tasks of ours, in no order. Who goes through it from its end while replies are taken
+  // misses none: what is taken out is replaced by the last one, and what is new comes last.
+  const std::vector<int32_t>& busy_workers() const { return busy_workers_; }
   LeasedWorker* FindWorker(ProcessId process);
   Task* FindTask(uint64_t handle) { return tasks_.Find(handle); }
   bool AnyBorrowed();  // does anybody borrow an object of ours?
@@ -441,8 +449,9 @@ class Owner {
   void ReturnLease(LeasedWorker& worker, Actions& out);
   void MentionArguments(Task* task, ProcessId worker, Actions& out);
   void UnmentionArguments(Task* task, ProcessId worker, Actions& out);
-  void TakeBack(Task* task, Actions& out);  // out of its worker's list; what was mentioned is no more
-  void Retry(Task* task, Actions& out);     // after TakeBack: queue it again, or fail it with its arguments' error
+  void TakeBack(Task* task, Actions& out);        // out of its worker's list; what was mentioned is no more
+  void Unlist(LeasedWorker& worker, Task* task);  // from those that were pushed to it
+  void Retry(Task* task, Actions& out);  // after TakeBack: queue it again, or fail it with its arguments' error
   void FailTask(Task* task, ValueKind kind, std::string_view error, Actions& out);
   void Finish(Task* task, Actions& out);
   void ResolveReceived(Object* object, const ReturnedValue& value, Actions& out);
@@ -469,6 +478,7 @@ class Owner {
            const TaskTemplate*>
       template_index_;
   std::vector<LeasedWorker> workers_;
+  std::vector<int32_t> busy_workers_;
   std::unordered_map<ProcessId, int32_t> worker_numbers_;
   std::unordered_map<LeaseId, int32_t> lease_workers_;
   std::unordered_map<ProcessId, std::string> dead_;  // and how

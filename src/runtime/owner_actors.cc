@@ -61,6 +61,27 @@ bool Owner::CreateActor(Object* handle, const Submission& constructor, const Act
   return ready;
 }
 
+void Owner::KeepActor(Object* handle, const Submission& constructor, const std::string& class_name, Actions& out) {
+  Actor* actor = ActorOf(handle);
+  if (actor->created_here || actor->kept || actor->state == ActorState::kDead) return;
+  actor->kept = true;
+  actor->class_name = class_name;
+  actor->creation = constructor.what;
+  actor->creation_arguments = constructor.arguments;
+  actor->creation_dependencies = constructor.dependencies;
+  actor->creation_contained = constructor.contained;
+  Hold(handle);  // until it is dead
+  for (Object* object : actor->creation_dependencies) Hold(object);
+  for (Object* object : actor->creation_contained) Hold(object);
+  // Their values are needed while their owner lives.
+  for (Object* object : actor->creation_dependencies) Want(object, out);
+  if (!actor->watched) {
+    actor->watched = true;
+    out.push_back({.kind = ActionKind::kWatchActor, .id = handle->id});
+  }
+  Settle(out);
+}
+
 void Owner::AbandonActor(Object* handle, Actions& out) {
   BuryActor(handle->actor, out);
   handle->local_references.fetch_sub(1, std::memory_order_relaxed);
@@ -214,7 +235,7 @@ void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& o
       actor->worker = static_cast<int32_t>(&worker - workers_.data());
       worker.actor = actor;
       worker.full = false;
-      if (actor->created_here) {
+      if (actor->created_here || (actor->kept && change.construct != 0)) {
         actor->gpus = worker.gpus = change.gpus;
         PushConstructor(actor, out);
       }
@@ -250,7 +271,7 @@ void Owner::BuryActor(Actor* actor, Actions& out) {
   actor->creation_arguments = {};
   for (Object* object : dependencies) Unhold(object, out);
   for (Object* object : contained) Unhold(object, out);
-  if (actor->created_here && actor->detached) Unhold(handle, out);
+  if ((actor->created_here && actor->detached) || actor->kept) Unhold(handle, out);
   Unhold(handle, out);
 }
 

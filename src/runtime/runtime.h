@@ -336,6 +336,9 @@ class Runtime {
   void WhyAnswered(uint64_t request, ObjectId subject, std::string_view fact);
   void ShapeAnswered(uint64_t request, std::string_view fact);
   void AbandonInquiries();  // somebody died, and may owe an answer
+  // A detached actor of this worker is entrusted to the driver; and there, kept.
+  void EntrustActor(Object* handle);
+  void KeepActor(ProcessId creator, ObjectId actor, std::string_view record);
   template <class Answer>
   Result<Answer> AwaitAnswer(std::unique_lock<std::mutex>& lock, std::unordered_map<uint64_t, Answer>& answers,
                              uint64_t question, const GiveUp& give_up);

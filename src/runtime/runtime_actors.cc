@@ -1,4 +1,5 @@
 // Runtime: actors and cancelling, as the front ends ask for them.
+#include "base/bytes.h"
 #include "base/clock.h"
 #include "runtime/runtime.h"
 
@@ -6,6 +7,9 @@ namespace weft::core {
 namespace {
 
 thread_local uint64_t t_execution = 0;
+
+// What fits into one message beside everything else (kMaxMessageBytes).
+constexpr size_t kMaxEntrusted = 3 << 20;
 
 }  // namespace
 
@@ -58,8 +62,96 @@ Result<Runtime::FoundActor> Runtime::CreateActor(const ActorRequest& request, co
       return FoundActor{FindReference(answer->actor), std::move(answer->metadata)};
     }
   }
+  if (request.detached && request.max_restarts != 0 && self() != welcome_.driver) EntrustActor(handle);
   NotifyPeers(lock);
   return FoundActor{handle, {}};
+}
+
+void Runtime::EntrustActor(Object* handle) {
+  const Actor& actor = *owner_->ActorOf(handle);
+  const TaskTemplate& what = *actor.creation;
+  const Function& function = *what.function;
+  if (actor.creation_arguments.size() + function.body.size() > kMaxEntrusted) return;
+  ByteWriter out;
+  out.Fixed(function.key);
+  out.Bytes(function.name);
+  out.Bytes(function.body);
+  out.Fixed(function.stored_body);
+  out.Bytes(what.name);
+  out.Bytes(what.actor_options);
+  const ResourceAmounts& shape = owner_->shape(what.shape);
+  out.Fixed(static_cast<uint32_t>(shape.size()));
+  for (const auto& [name, amount] : shape) {
+    out.Bytes(name);
+    out.Fixed(amount);
+  }
+  out.Bytes(actor.class_name);
+  out.Bytes(actor.creation_arguments);
+  // The driver borrows what it is told of.
+  owner_->Mention(handle, welcome_.driver, actions_);
+  for (const auto* objects : {&actor.creation_dependencies, &actor.creation_contained}) {
+    out.Fixed(static_cast<uint32_t>(objects->size()));
+    for (Object* object : *objects) {
+      owner_->Mention(object, welcome_.driver, actions_);
+      out.Fixed(object->id);
+    }
+  }
+  Perform();
+  Route(welcome_.driver, {.kind = PeerMessageKind::kEntrust, .id = handle->id, .bytes = out.Take()});
+}
+
+void Runtime::KeepActor(ProcessId, ObjectId id, std::string_view record) {
+  ByteReader in(record);
+  Function function;
+  function.key = in.Fixed<FunctionKey>();
+  function.name = in.Bytes();
+  function.body = in.Bytes();
+  function.stored_body = in.Fixed<Location>();
+  TaskTemplate what;
+  what.kind = TemplateKind::kCreation;
+  what.num_returns = 0;
+  what.max_retries = 0;
+  what.name = in.Bytes();
+  what.actor_options = in.Bytes();
+  ResourceAmounts shape;
+  for (auto count = in.Fixed<uint32_t>(); count > 0 && in.ok(); --count) {
+    std::string name(in.Bytes());
+    shape.emplace_back(std::move(name), in.Fixed<int64_t>());
+  }
+  const std::string class_name(in.Bytes());
+  Submission constructor;
+  constructor.arguments = in.Bytes();
+  std::vector<ObjectId> ids[2];
+  for (auto& list : ids) {
+    for (auto count = in.Fixed<uint32_t>(); count > 0 && in.ok(); --count) list.push_back(in.Fixed<ObjectId>());
+  }
+  if (!in.ok() || !in.AtEnd()) return;
+  const Function* known = owner_->FindFunction(function.key);
+  what.function = known ? known : owner_->InternFunction(std::move(function));
+  what.shape = owner_->InternShape(shape);
+  what.event_name = log_.NameId(what.name);
+  constructor.what = owner_->InternTemplate(std::move(what));
+  std::vector<Object*> received;
+  auto receive = [&](ObjectId object) {
+    Object* found = owner_->Receive(object, object.owner == self() ? 0 : 1);
+    if (found) received.push_back(found);
+    return found;
+  };
+  bool complete = true;
+  Object* handle = receive(id);
+  for (int i = 0; i < 2; ++i) {
+    for (ObjectId object : ids[i]) {
+      Object* found = receive(object);
+      complete = complete && found;
+      (i == 0 ? constructor.dependencies : constructor.contained).push_back(found);
+    }
+  }
+  if (complete && handle) {
+    owner_->KeepActor(handle, constructor, class_name, actions_);
+    Perform();
+    Send(core::KeepActor{.actor = id});
+  }
+  for (Object* object : received) DropReference(object);
 }
 
 Result<Runtime::FoundActor> Runtime::LookupActor(const std::string& name, const std::string& name_space,

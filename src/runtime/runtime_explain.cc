@@ -147,8 +147,12 @@ void Runtime::EndAwait(uint64_t number) {
 void Runtime::ForgetAwait(uint64_t number) {
   auto found = awaits_.find(number);
   if (found == awaits_.end()) return;
-  EndLooking(found->second.waiting);
-  awaits_.erase(found);
+  // Replies are taken also in the middle of an inquiry: then the object is gone, and LookAtAwaits takes away the rest.
+  if (found->second.waiting.inquiry) {
+    found->second.object = nullptr;
+  } else {
+    awaits_.erase(found);
+  }
   loop_rests_ = false;  // who awaited it will run, and do anything
 }
 
@@ -156,13 +160,20 @@ void Runtime::SetLoopRests(bool rests) {
   std::lock_guard lock(mutex_);
   loop_rests_ = rests;
   if (rests) ++last_rest_;
-  if (rests) loop_asked_.store(false, std::memory_order_relaxed);
+  loop_asked_.store(false, std::memory_order_relaxed);
 }
 
 int64_t Runtime::LookAtAwaits(int64_t now_ns) {
   awaits_seen_ = !awaits_.empty();
   int64_t next = INT64_MAX;
-  for (auto& [number, await] : awaits_) {
+  for (auto it = awaits_.begin(); it != awaits_.end(); ++it) {
+    const uint64_t number = it->first;
+    Awaiting& await = it->second;
+    if (!await.object) {
+      EndLooking(await.waiting);
+      awaits_.erase(it);
+      return now_ns;  // and so on with the others
+    }
     if (await.report.began_ns + kFirstLookNs > now_ns) {
       next = std::min(next, await.report.began_ns + kFirstLookNs);
       break;  // those that follow are younger
@@ -182,6 +193,7 @@ int64_t Runtime::LookAtAwaits(int64_t now_ns) {
     if (!await.waiting.inquiry) await.rest = last_rest_;
     WaitOutcome outcome = WaitOutcome::kReady;
     const bool stuck = Look(await.waiting, false, &outcome) && outcome == WaitOutcome::kStuck;
+    if (!await.object) return now_ns;  // it came meanwhile
     if (stuck && (!loop_rests_ || await.rest != last_rest_)) {
       await.report.look_at_ns = now_ns + kTurnNs;  // something ran in its process meanwhile
     } else if (stuck) {
@@ -219,7 +231,7 @@ WaitFact Runtime::FactOf(const Waiting& waiting) const {
     fact.wanted = 1;
     fact.objects.push_back(waiting.objects[0]->id);
     for (const auto& [number, await] : awaits_) {
-      if (await.waiting.execution == 0) fact.objects.push_back(await.object->id);
+      if (await.waiting.execution == 0 && await.object) fact.objects.push_back(await.object->id);
       if (fact.objects.size() <= kMaxObjectsListed) continue;
       fact.has_deadline = 2;
       break;
@@ -249,7 +261,7 @@ ProcessFact Runtime::FactOfSelf() {
   const int64_t now = NowNs();
   for (auto& [number, await] : awaits_) {
     if (await.report.began_ns + kFirstLookNs > now || fact.waits.size() > kMaxObjectsListed) break;
-    if (await.waiting.execution == 0) continue;
+    if (await.waiting.execution == 0 || !await.object) continue;
     if (!await.waiting.task) {
       await.waiting.task = std::make_unique<WaitFact>();
       if (executor_) executor_->DescribeCall(*await.waiting.task, await.waiting.execution);

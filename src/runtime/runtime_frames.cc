@@ -13,9 +13,9 @@ namespace weft::core {
 size_t Runtime::Drain() {
   size_t count = 0;
   doorbell_->TakeRung(Audience::kAnyone, [](uint32_t) {});  // every channel with tasks is looked at anyway
-  for (size_t i = 0; i < peer_of_worker_.size(); ++i) {
-    Peer* peer = peer_of_worker_[i];
-    if (peer && owner_->workers()[i].pushed.size > 0) count += DrainPeer(*peer);
+  const std::vector<int32_t>& busy = owner_->busy_workers();
+  for (size_t i = busy.size(); i-- > 0;) {
+    if (i < busy.size()) count += DrainPeer(*peer_of_worker_[static_cast<size_t>(busy[i])]);
   }
   if (dropped_.load(std::memory_order_relaxed) != nullptr) {
     DrainDrops();
@@ -256,7 +256,7 @@ bool Runtime::SendLease(Peer& peer, const LeasedWorker& worker) {
 
 bool Runtime::CoresAreFree() const {
   uint32_t running = 1;  // this process
-  for (const LeasedWorker& worker : owner_->workers()) running += worker.pushed.size > 0 && !worker.blocked;
+  for (int32_t number : owner_->busy_workers()) running += !owner_->workers()[static_cast<size_t>(number)].blocked;
   return running <= allowed_cpus_;
 }
 

@@ -187,6 +187,9 @@ void Runtime::HandlePeerMessages(ProcessId from, std::string_view payload) {
         owner_->ValueReceived(m.id, value, actions_);
         break;
       }
+      case PeerMessageKind::kEntrust:
+        if (m.id.owner == from) KeepActor(from, m.id, m.bytes);
+        break;
       case PeerMessageKind::kAskWhy:
         AnswerWhy(from, m.id, m.count);
         break;

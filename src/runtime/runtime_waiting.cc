@@ -167,8 +167,8 @@ WaitOutcome Runtime::TakeCompletions(Completions& from, int64_t deadline_ns, std
 void Runtime::SetWakeUps(bool any) {
   const auto& workers = owner_->workers();
   due_list_.clear();
-  for (size_t i = 0; i < peer_of_worker_.size(); ++i) {
-    if (workers[i].pushed.size == 0) continue;
+  for (int32_t number : owner_->busy_workers()) {
+    const auto i = static_cast<size_t>(number);
     due_list_.push_back(peer_of_worker_[i]);
     size_t wanted = any ? 1 : owner_->RepliesUntilWanted(workers[i]);
     peer_of_worker_[i]->channel->AskWakeAfter(wanted);

@@ -113,6 +113,10 @@ void Fields(V& v, PlaceActor& m) {
   v(m.actor);
 }
 template <class V>
+void Fields(V& v, KeepActor& m) {
+  v(m.actor);
+}
+template <class V>
 void Fields(V& v, LookupActor& m) {
   v(m.request, m.name, m.name_space);
 }
@@ -150,7 +154,7 @@ void Fields(V& v, ActorList& m) {
 }
 template <class V>
 void Fields(V& v, ActorChanged& m) {
-  v(m.actor, m.state, m.incarnation, m.worker, m.gpus, m.why, m.error, m.refused);
+  v(m.actor, m.state, m.incarnation, m.worker, m.gpus, m.why, m.error, m.construct, m.refused);
 }
 template <class V>
 void Fields(V& v, Observe& m) {

@@ -123,6 +123,9 @@ struct ActorConstructed {  // from its worker
 struct ActorExiting {  // from its worker: it ends itself, on purpose
   ObjectId actor;
 };
+struct KeepActor {  // from the driver: it can start this detached actor of a worker again, should that worker be dead
+  ObjectId actor;
+};
 struct AskShape {  // who holds what of the resources in this shape? answered by ShapeAnswer
   uint64_t request = 0;
   ResourceAmounts shape;
@@ -217,10 +220,11 @@ struct ActorChanged {  // the channel to the worker was opened before
   uint8_t state = 0;  // ActorState
   uint32_t incarnation = 0;
   ProcessId worker;
-  AssignedGpus gpus;    // for its creator
-  std::string why;      // kRestarting, kDead
-  std::string error;    // kDead: the constructor's exception, if it was that
-  uint8_t refused = 0;  // kDead: no worker can ever be had for it, as `why` says
+  AssignedGpus gpus;      // for its creator
+  std::string why;        // kRestarting, kDead
+  std::string error;      // kDead: the constructor's exception, if it was that
+  uint8_t construct = 0;  // kStarting: the receiver is to send the constructor; its creator if that lives
+  uint8_t refused = 0;    // kDead: no worker can ever be had for it, as `why` says
 };
 struct ShapeAnswer {
   uint64_t request = 0;
@@ -281,13 +285,14 @@ struct StateReport {  // from a process, and on to the observer
   std::string report;  // wire/state_report.h
 };
 
-using Message = std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked,
-                             SegmentCreated, OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell,
-                             Welcome, ChannelOpened, LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened,
-                             MemoryReserved, TrimMemory, Routed, ObjectsFreed, WorkerOutput, LeaseRefused, Exit,
-                             CreateActor, LookupActor, ListActors, WatchActor, ReleaseActor, KillActor,
-                             ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged, PlaceActor, Observe,
-                             NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape, ShapeAnswer>;
+using Message =
+    std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
+                 OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened,
+                 LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed,
+                 ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
+                 ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
+                 PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
+                 ShapeAnswer, KeepActor>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -19,7 +19,8 @@ void EncodePeerMessage(const PeerMessage& message, std::string& out) {
     w.Bytes(message.bytes);
     w.Fixed(static_cast<uint32_t>(message.contained.size()));
     for (ObjectId id : message.contained) w.Fixed(id);
-  } else if (message.kind == PeerMessageKind::kAskWhy || message.kind == PeerMessageKind::kWhy) {
+  } else if (message.kind == PeerMessageKind::kAskWhy || message.kind == PeerMessageKind::kWhy ||
+             message.kind == PeerMessageKind::kEntrust) {
     w.Fixed(message.count);
     w.Bytes(message.bytes);
   }
@@ -57,6 +58,7 @@ bool DecodePeerMessages(std::string_view payload, std::vector<PeerMessage>& out)
       }
       case PeerMessageKind::kAskWhy:
       case PeerMessageKind::kWhy:
+      case PeerMessageKind::kEntrust:
         message.count = r.Fixed<uint64_t>();
         message.bytes = r.Bytes();
         break;

@@ -24,6 +24,7 @@ enum class PeerMessageKind : uint8_t {
   kCancelTask = 6,    // the receiver runs task `id.index` of the sender: cancel it; `count` likewise
   kAskWhy = 7,        // why is `id` of the receiver pending; index 0: who waits there? `count` numbers the question
   kWhy = 8,           // the answer; `bytes` is an ObjectFact or a ProcessFact (wait_facts.h)
+  kEntrust = 9,       // to the driver: how to start the sender's detached actor `id`, in `bytes`
 };
 
 struct PeerMessage {

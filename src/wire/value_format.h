@@ -49,13 +49,16 @@ struct PickleHead {
 };
 
 struct ArrayHead {
+  static constexpr uint8_t kColumns = 1;  // it lies column by column (Fortran's order)
+  static constexpr uint8_t kLayout = 2;   // its elements are structs, described after the shape
   uint8_t format = static_cast<uint8_t>(ValueFormat::kArray);
   uint8_t dimensions = 0;
-  uint8_t fortran = 0;
-  char type[13] = {};  // as NumPy writes it: "<f8"
-  // then dimensions × uint64 shape, and the data, aligned
-  static uint64_t DataOffset(uint32_t dimensions) {
-    return AlignUp(sizeof(ArrayHead) + 8 * dimensions, kDataAlignment);
+  uint8_t flags = 0;
+  char type[13] = {};  // as NumPy writes it: "<f8", "|V12" for structs
+  // then dimensions × uint64 shape, of structs uint32 size and text of the layout, and the data, aligned
+  static uint64_t DataOffset(uint32_t dimensions, uint64_t layout_size = 0) {
+    uint64_t layout = layout_size == 0 ? 0 : sizeof(uint32_t) + layout_size;
+    return AlignUp(sizeof(ArrayHead) + 8 * dimensions + layout, kDataAlignment);
   }
 };
 static_assert(sizeof(ArrayHead) == 16);

@@ -639,6 +639,56 @@ def test_a_detached_actor_outlives_the_worker_that_made_it():
     weft.kill(found)
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_a_detached_actor_is_restarted_after_the_worker_that_made_it_died(large):
+    numpy = pytest.importorskip("numpy")
+
+    @weft.remote
+    class Holder:
+        def __init__(self, value, handles):
+            self.value = value
+            self.handles = handles
+            self.count = 0
+
+        def state(self):
+            self.count += 1
+            return os.getpid(), self.count, float(self.value.sum()), len(self.handles)
+
+    @weft.remote
+    class Maker:
+        def make(self, value, handles):
+            own = weft.put(value * 2)  # what it owns must outlive it
+            options = {"name": "kept", "lifetime": "detached", "max_restarts": 5}
+            self.holder = Holder.options(**options).remote(own, handles)
+            return weft.get(self.holder.state.remote()), os.getpid()
+
+    value = numpy.ones(1_000_000 if large else 10)
+    maker = Maker.remote()
+    other = Worker.remote()
+    (first, _, total, handles), pid = weft.get(maker.make.remote(value, [other]))
+    assert (total, handles) == (2.0 * value.size, 1)
+    holder = weft.get_actor("kept")
+    assert weft.get(holder.state.remote())[:2] == (first, 2)
+    weft.kill(maker)
+    wait_until(lambda: not alive(pid), what="its creator is gone")
+    seen = {first}
+    for _ in range(2):
+        os.kill(weft.get(holder.state.remote(), timeout=30)[0], signal.SIGKILL)
+
+        def answers():
+            try:
+                return weft.get(holder.state.remote(), timeout=30)[0] not in seen
+            except weft.ActorUnavailableError:
+                return False
+
+        wait_until(answers, 30, "it was restarted")
+        now, _, total, handles = weft.get(weft.get_actor("kept").state.remote(), timeout=30)
+        assert (total, handles) == (2.0 * value.size, 1)
+        seen.add(now)
+    weft.kill(holder)
+    wait_until(lambda: "kept" not in weft.list_named_actors(), what="it is gone")
+
+
 @pytest.mark.parametrize("question", ["create", "lookup", "list"])
 def test_ctrl_c_while_the_daemon_is_asked(no_session, question):
     """The daemon is stopped, so no answer comes; the signal is handled nevertheless, and the session goes on."""

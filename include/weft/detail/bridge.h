@@ -36,10 +36,18 @@ uint32_t CurrentEpoch();                                            // throws wi
 std::pair<uint64_t, uint64_t> IdOf(core::Object* object) noexcept;  // owner and index
 core::Object* FindReference(uint64_t owner, uint64_t index);        // with a reference for the caller
 
+// How an array's elements lie: rows after rows, the last dimension without gaps.
+inline constexpr uint32_t kMaxDimensions = 8;
+struct Shape {
+  uint32_t dimensions = 1;
+  size_t lengths[kMaxDimensions] = {};
+};
+
 // Memory that several arrays may share: room in the store that is being filled, a stored object that is looked at in
 // place, or plain memory. Counted; the count starts at one.
 struct Block;
-Block* NewRoom(size_t bytes, void** data);  // in the store, with space for the array's header before the data
+// In the store, with space before the data for the header of an array of this type.
+Block* NewRoom(size_t bytes, const char* type, const Shape& shape, void** data);
 Block* NewPlain(size_t bytes, void** data);
 Block* PinObject(core::Object* object);
 void RetainBlock(Block* block) noexcept;
@@ -57,20 +65,25 @@ struct ValueSource {
 struct ArrayView {
   const uint8_t* data = nullptr;
   size_t count = 0;  // of elements, all dimensions together
-  char type[13] = {};
+  Shape shape = {};
+  bool columns = false;  // it lies column by column
 };
-ArrayView ReadArrayHead(const ValueSource& source);
+// Throws if the elements are of another type: NumPy's name of it, or the layout of a struct without names.
+ArrayView ReadArrayHead(const ValueSource& source, const char* type, size_t item_size);
+// Row by row, whichever way the array lies.
+void CopyRows(const ArrayView& array, size_t item_size, void* to);
 
 // ---- values into objects. Native: the encoder holds one whole value, format byte included.
 core::Object* PutNative(Encoder& value);
-core::Object* PutArray(const char* type, size_t item_size, const void* data, size_t count);
-core::Object* PutRoom(Block* room, const char* type, size_t count);  // nullptr if it is not room of this session
+core::Object* PutArray(const char* type, size_t item_size, const void* data, size_t count, const Shape& shape);
+core::Object* PutRoom(Block* room, const char* type, const Shape& shape);  // nullptr if it is not room of this session
 
 // Values into the results of a task.
 struct Returning;
 void ReturnNative(Returning& out, Encoder& value);
-void ReturnArray(Returning& out, const char* type, size_t item_size, const void* data, size_t count);
-bool ReturnRoom(Returning& out, Block* room, const char* type, size_t count);
+void ReturnArray(Returning& out, const char* type, size_t item_size, const void* data, size_t count,
+                 const Shape& shape);
+bool ReturnRoom(Returning& out, Block* room, const char* type, const Shape& shape);
 
 // ---- waiting. A deadline is in nanoseconds from now; negative: none.
 struct Failure {
@@ -119,7 +132,8 @@ struct FunctionRecord {
   using Destroy = void (*)(void* storage) noexcept;
 
   FunctionRecord(Kind kind, const std::type_info* type, Prepare prepare, Run run, Destroy destroy, size_t storage_size,
-                 size_t storage_alignment, uint32_t num_returns, bool repeatable, std::string_view name) noexcept;
+                 size_t storage_alignment, uint32_t num_parameters, uint32_t num_returns, bool repeatable,
+                 std::string_view name) noexcept;
   Kind kind;
   bool repeatable;             // the arguments can be copied
   const std::type_info* type;  // of the actor; nullptr for a function
@@ -127,7 +141,7 @@ struct FunctionRecord {
   Run run;
   Destroy destroy;  // destroys the arguments; nullptr: nothing to do
   size_t storage_size, storage_alignment;
-  uint32_t num_returns;
+  uint32_t num_parameters, num_returns;
   std::string_view name;
   FunctionRecord* next;
   std::atomic<const Bound*> bound{nullptr};
@@ -165,7 +179,8 @@ void CallWhenReady(core::Object* object, void (*callback)(void* context), void* 
 [[noreturn]] void ThrowOutOfRange(const char* wanted);
 [[noreturn]] void ThrowMalformed();
 [[noreturn]] void ThrowWrongFormat(uint8_t format);
-[[noreturn]] void ThrowWrongArray(const char* wanted, const char* found);
+[[noreturn]] void ThrowWrongArray(std::string_view wanted, std::string_view found);
+[[noreturn]] void ThrowWrongIndices(size_t wanted, size_t found);
 [[noreturn]] void ThrowWrongLength(size_t wanted, size_t found);
 [[noreturn]] void ThrowTooDeep(size_t limit);
 

@@ -1,0 +1,70 @@
+#include "api_python/language_runner.h"
+
+#include "api_cpp/cpp_runner.h"
+#include "api_cpp/exports.h"
+
+namespace weft::python {
+
+LanguageRunner::LanguageRunner(Runtime& runtime) : runtime_(runtime), python_(runtime) {}
+
+LanguageRunner::~LanguageRunner() {
+  if (!cpp_) return;
+  Py_BEGIN_ALLOW_THREADS cpp_->DestroyInstance();
+  Py_END_ALLOW_THREADS
+}
+
+void LanguageRunner::SetExecutor(core::Executor* executor) {
+  executor_ = executor;
+  python_.SetExecutor(executor);
+}
+
+bool LanguageRunner::IsCpp(const core::DefinedTemplate& what) const {
+  if (what.kind == core::TemplateKind::kCall) return cpp_actor_.load(std::memory_order_relaxed);
+  return what.body.starts_with(detail::kLibraryMark);
+}
+
+void LanguageRunner::NeedCpp() {
+  if (cpp_) return;
+  PyObject* find = Callback("weft._api", "namespace");
+  Owned text(find ? PyObject_CallNoArgs(find) : nullptr);
+  const char* name_space = text ? PyUnicode_AsUTF8(text.get()) : nullptr;
+  PyErr_Clear();
+  cpp_ = detail::JoinSession(runtime_, name_space ? name_space : "", *executor_);
+}
+
+void LanguageRunner::Prepare(const core::TaskCall& call) {
+  prepared_cpp_ = IsCpp(*call.what);
+  if (!prepared_cpp_) [[likely]]
+    return python_.Prepare(call);
+  NeedCpp();
+  Py_BEGIN_ALLOW_THREADS cpp_->Prepare(call);
+  Py_END_ALLOW_THREADS if (call.what->kind == core::TemplateKind::kCreation) cpp_actor_.store(true);
+}
+
+void LanguageRunner::Run(const std::vector<ObjectId>& returns, core::TaskOutcome& outcome) {
+  if (!prepared_cpp_) [[likely]]
+    return python_.Run(returns, outcome);
+  cpp_runs_.store(true);
+  Py_BEGIN_ALLOW_THREADS cpp_->Run(returns, outcome);
+  Py_END_ALLOW_THREADS cpp_runs_.store(false);
+}
+
+core::ActorMode LanguageRunner::mode() { return cpp_actor_ ? cpp_->mode() : python_.mode(); }
+
+void LanguageRunner::Keep(core::Execution& execution) {
+  cpp_actor_ ? cpp_->Keep(execution) : python_.Keep(execution);
+}
+
+void LanguageRunner::Start(core::Execution& execution) {
+  cpp_actor_ ? cpp_->Start(execution) : python_.Start(execution);
+}
+
+void LanguageRunner::Interrupt(uint64_t execution) {
+  if (cpp_actor_ || cpp_runs_) {
+    cpp_->Interrupt(execution);
+  } else {
+    python_.Interrupt(execution);
+  }
+}
+
+}  // namespace weft::python
