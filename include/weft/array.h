@@ -85,6 +85,35 @@ constexpr bool IsElement(bool inside) {
 template <class T>
 inline constexpr bool kIsElement = IsElement<T>(false);
 
+// Whether a value can be copied, which std::is_copy_constructible does not say of containers of what cannot.
+template <class T, class... Seen>
+constexpr bool CanCopy();
+template <class Tuple, class... Seen>
+struct CanCopyEach {
+  static constexpr bool Check() { return true; }
+};
+template <template <class...> class C, class... T, class... Seen>
+struct CanCopyEach<C<T...>, Seen...> {
+  static constexpr bool Check() { return (CanCopy<std::remove_cvref_t<T>, Seen...>() && ... && true); }
+};
+template <class T, class... Seen>
+constexpr bool CanCopy() {
+  if constexpr ((std::is_same_v<T, Seen> || ...) || std::is_void_v<T> || PointerLike<T>) {
+    return std::is_void_v<T> || std::is_copy_constructible_v<T>;
+  } else if constexpr (!std::is_copy_constructible_v<T>) {
+    return false;
+  } else if constexpr (Container<T>) {
+    return CanCopy<std::remove_cv_t<typename T::value_type>, T, Seen...>();
+  } else if constexpr (SaysFields<T>) {
+    return CanCopyEach<SaidFields<T>, T, Seen...>::Check();
+  } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T> &&
+                       requires { typename Codec<T>::NobodyWroteOne; }) {
+    return CanCopyEach<decltype(Fields(std::declval<T&>())), T, Seen...>::Check();
+  } else {
+    return CanCopyEach<T, T, Seen...>::Check();  // std::tuple, pair, optional, variant
+  }
+}
+
 // The type as NumPy writes it; a struct as {name=type@offset,...}size.
 template <class T>
 std::string DescribeElement() {

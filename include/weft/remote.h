@@ -169,6 +169,25 @@ struct Parameter<std::string_view> {
   using Kept = std::string;
   static std::string_view Pass(Kept& kept) { return kept; }
 };
+// Views by reference are views all the same.
+template <class T>
+struct Parameter<const std::span<const T>&> : Parameter<std::span<const T>> {};
+template <class T>
+struct Parameter<std::span<const T>&&> : Parameter<std::span<const T>> {};
+template <>
+struct Parameter<const std::string_view&> : Parameter<std::string_view> {};
+template <>
+struct Parameter<std::string_view&&> : Parameter<std::string_view> {};
+
+template <class T>
+inline constexpr bool kIsSpan = false;
+template <class T, size_t N>
+inline constexpr bool kIsSpan<std::span<T, N>> = true;
+template <class T>
+inline constexpr bool kIsReadableSpan = false;
+template <class T>
+inline constexpr bool kIsReadableSpan<std::span<const T>> = true;
+
 template <class P>
 constexpr bool CheckParameter() {
   using V = std::remove_cvref_t<P>;
@@ -182,7 +201,12 @@ constexpr bool CheckParameter() {
   static_assert(!kIsRoom<V>,
                 "weft::remote<f>: f takes an Array<T>, but arrays arrive read-only: take an Array<const T> "
                 "or a std::span<const T>");
-  return !writes && !std::is_pointer_v<V> && !kIsRoom<V>;
+  constexpr bool other_span = kIsSpan<V> && !kIsReadableSpan<V>;
+  static_assert(
+      !other_span,
+      "weft::remote<f>: f takes a span that is written to or of fixed length, but arrays arrive read-only and "
+      "of any length: take a std::span<const T>");
+  return !writes && !std::is_pointer_v<V> && !kIsRoom<V> && !other_span;
 }
 
 // ---- arguments
@@ -215,7 +239,13 @@ constexpr bool ArgumentFits() {
 // Instantiated for each argument of each call; its name is what the compiler shows.
 template <size_t ArgumentNumber, class Given, class Parameter>
 struct CheckedArgument {
-  static_assert(ArgumentFits<Given, Parameter>(),
+  static constexpr bool kToBeMoved = std::is_lvalue_reference_v<Given> &&
+                                     std::is_same_v<std::remove_cvref_t<Given>, std::remove_cvref_t<Parameter>> &&
+                                     !std::is_copy_constructible_v<std::remove_cvref_t<Given>>;
+  static_assert(!kToBeMoved,
+                "weft::remote<f>(...): this argument can only be moved, so give it with std::move (see "
+                "CheckedArgument<number of the argument, its type, the parameter's type> above)");
+  static_assert(kToBeMoved || ArgumentFits<Given, Parameter>(),
                 "weft::remote<f>(...): this argument does not convert to the parameter's type, nor is it a Ref to that "
                 "type (see CheckedArgument<number of the argument, its type, the parameter's type> above)");
   static constexpr bool value = ArgumentFits<Given, Parameter>();
@@ -255,11 +285,11 @@ void EncodeArgument(Encoder& out, A&& argument) {
 
 // A parameter for one of several calls with the same arguments.
 template <class P>
-P PassCopy(typename Parameter<P>::Kept& kept) {
+decltype(auto) PassCopy(typename Parameter<P>::Kept& kept) {
   if constexpr (std::is_rvalue_reference_v<P> || !std::is_same_v<typename Parameter<P>::Kept, std::remove_cvref_t<P>>) {
     return Parameter<P>::Pass(kept);
   } else {
-    return kept;
+    return static_cast<P>(kept);
   }
 }
 
@@ -286,7 +316,8 @@ struct Trampoline<Body, std::index_sequence<I...>> {
   template <size_t N>
   using P = std::tuple_element_t<N, typename Body::Parameters>;
   using Kept = std::tuple<typename Parameter<P<I>>::Kept...>;
-  static constexpr bool kRepeatable = (std::is_copy_constructible_v<typename Parameter<P<I>>::Kept> && ... && true) &&
+  static constexpr bool kRepeatable = Body::kKind == FunctionRecord::kMethod &&
+                                      (CanCopy<typename Parameter<P<I>>::Kept>() && ... && true) &&
                                       !(std::is_rvalue_reference_v<P<I>> || ... || false);
 
   template <size_t N>
@@ -350,11 +381,21 @@ struct Trampoline<Body, std::index_sequence<I...>> {
 template <class R>
 constexpr bool CheckResult() {
   constexpr bool view = std::is_same_v<R, std::string_view>;
+  constexpr bool span = kIsSpan<R>;
   static_assert(!std::is_reference_v<R> && !std::is_pointer_v<R>,
                 "weft::remote<f>: f returns a reference or a pointer, which means nothing in another process");
   static_assert(!view, "weft::remote<f>: return a std::string, not a view of one");
-  return !std::is_reference_v<R> && !std::is_pointer_v<R> && !view;
+  static_assert(!span, "weft::remote<f>: return a weft::Array or a std::vector, not a view of one");
+  return !std::is_reference_v<R> && !std::is_pointer_v<R> && !view && !span;
 }
+template <class R>
+struct EachResult {
+  static constexpr bool Check() { return CheckResult<R>(); }
+};
+template <class... T>
+struct EachResult<Returns<T...>> {
+  static constexpr bool Check() { return (CheckResult<T>() && ... && true); }
+};
 
 template <class R>
 struct ResultOf {
@@ -403,7 +444,7 @@ auto Call(std::index_sequence<I...>, Submission submit, A&&... arguments) {
   using Parameters = typename Body::Parameters;
   using Result = ResultOf<typename Body::Result>;
   constexpr bool possible =
-      (CheckParameter<std::tuple_element_t<I, Parameters>>() && ... && CheckResult<typename Body::Result>());
+      (CheckParameter<std::tuple_element_t<I, Parameters>>() && ... && EachResult<typename Body::Result>::Check());
   if constexpr (!possible) {
     return Ref<void>();
   } else if constexpr ((CheckedArgument<I + 1, A, std::tuple_element_t<I, Parameters>>::value && ... && true)) {

@@ -238,17 +238,22 @@ struct Codec {
       static_assert(possible,
                     "weft: a type with weft_fields needs a default constructor or one that takes the fields, to be "
                     "received");
-      return detail::ReadShared(in, [&] {
-        detail::ExpectItems(in, "a struct", std::tuple_size_v<Tuple>);
-        if constexpr (by_assignment) {
-          T value{};
-          std::apply([&](auto&... field) { ((field = Codec<std::remove_cvref_t<decltype(field)>>::Decode(in)), ...); },
-                     weft_fields(value));
-          return value;
-        } else if constexpr (possible) {
-          return detail::FieldReader<T, Tuple>::Read(in);
-        }
-      });
+      if constexpr (!possible) {
+        std::abort();  // does not compile
+      } else {
+        return detail::ReadShared(in, [&] {
+          detail::ExpectItems(in, "a struct", std::tuple_size_v<Tuple>);
+          if constexpr (by_assignment) {
+            T value{};
+            std::apply(
+                [&](auto&... field) { ((field = Codec<std::remove_cvref_t<decltype(field)>>::Decode(in)), ...); },
+                weft_fields(value));
+            return value;
+          } else {
+            return detail::FieldReader<T, Tuple>::Read(in);
+          }
+        });
+      }
     } else if constexpr (!detail::CheckStruct<T>()) {
       std::abort();  // does not compile
     } else {

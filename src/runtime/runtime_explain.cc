@@ -18,6 +18,8 @@ namespace {
 
 constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr int64_t kFirstLookNs = 200 * kMillisecondNs;
+// A coroutine is told of, and its loop asked whether it rests, before others look at it for the first time.
+constexpr int64_t kListedNs = 100 * kMillisecondNs;
 constexpr int64_t kFirstPauseNs = 400 * kMillisecondNs;
 constexpr int64_t kMaxPauseNs = 5'000 * kMillisecondNs;
 // While another thread of this process asks.
@@ -174,11 +176,16 @@ int64_t Runtime::LookAtAwaits(int64_t now_ns) {
       awaits_.erase(it);
       return now_ns;  // and so on with the others
     }
-    if (await.report.began_ns + kFirstLookNs > now_ns) {
-      next = std::min(next, await.report.began_ns + kFirstLookNs);
+    if (await.report.began_ns + kListedNs > now_ns) {
+      next = std::min(next, await.report.began_ns + kListedNs);
       break;  // those that follow are younger
     }
     if (await.waiting.execution == 0) continue;
+    if (await.report.began_ns + kFirstLookNs > now_ns) {
+      if (!loop_rests_ && !loop_asked_.exchange(true, std::memory_order_relaxed) && executor_) executor_->Wake();
+      next = std::min(next, await.report.began_ns + kFirstLookNs);
+      continue;
+    }
     if (!await.waiting.inquiry && now_ns >= await.report.look_at_ns && !loop_rests_) {
       // Its loop is asked first, and says so when it goes to sleep. Until then it may go on.
       loop_asked_.store(true, std::memory_order_relaxed);
@@ -260,7 +267,7 @@ ProcessFact Runtime::FactOfSelf() {
   for (const Waiting* waiting : waits_) fact.waits.push_back(FactOf(*waiting));
   const int64_t now = NowNs();
   for (auto& [number, await] : awaits_) {
-    if (await.report.began_ns + kFirstLookNs > now || fact.waits.size() > kMaxObjectsListed) break;
+    if (await.report.began_ns + kListedNs > now || fact.waits.size() > kMaxObjectsListed) break;
     if (await.waiting.execution == 0 || !await.object) continue;
     if (!await.waiting.task) {
       await.waiting.task = std::make_unique<WaitFact>();
