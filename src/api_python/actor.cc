@@ -10,6 +10,7 @@
 #include "api_python/options.h"
 #include "api_python/python_runner.h"
 #include "api_python/submission.h"
+#include "wire/languages.h"
 
 namespace weft::python {
 namespace {
@@ -55,7 +56,7 @@ HandleObject* Handle(PyObject* self) { return reinterpret_cast<HandleObject*>(se
 MethodObject* Method(PyObject* self) { return reinterpret_cast<MethodObject*>(self); }
 
 // C++ classes say so by how their description begins.
-bool IsCpp(PyObject* info) { return PyBytes_AS_STRING(Info(info)->blob)[0] == '\1'; }
+bool IsCpp(PyObject* info) { return PyBytes_AS_STRING(Info(info)->blob)[0] == core::kCppActor; }
 
 Object* ObjectOfHandle(PyObject* self) {
   if (Handle(self)->epoch != g_epoch || !g_runtime) {
@@ -450,6 +451,10 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
     return nullptr;
   }
   request.max_restarts = static_cast<int32_t>(max_restarts);
+  if (!IsCpp(info)) {
+    AskForPythonWorker(runtime, request.to_place);
+    AskForPythonWorker(runtime, request.to_hold);
+  }
   Py_ssize_t size;
   const char* class_name = PyUnicode_AsUTF8AndSize(Info(info)->name, &size);
   if (!class_name) return nullptr;

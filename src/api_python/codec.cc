@@ -797,7 +797,7 @@ bool MoveToRoom(ObjectId id, Encoded& out) {
 
 }  // namespace
 
-bool EncodeValue(PyObject* value, ObjectId id, Encoded& out) {
+bool EncodeValue(PyObject* value, ObjectId id, Encoded& out, bool native) {
   out.bytes.clear();
   out.bytes.push_back(static_cast<char>(ValueFormat::kNative));
   std::vector<Object*> references;
@@ -813,6 +813,18 @@ bool EncodeValue(PyObject* value, ObjectId id, Encoded& out) {
   out.bytes.clear();
   int array = EncodeArray(value, id, out);
   if (array != 0) return array > 0;
+  if (native && inside) {
+    references.clear();
+    out.bytes.assign(1, static_cast<char>(ValueFormat::kNative));
+    NativeEncoder encoder(out.bytes, references, kMaxReferencesSize, true);
+    if (encoder.Encode(value, 0)) {
+      for (Object* object : references) Runtime::AddReference(object);
+      inside->objects.insert(inside->objects.end(), references.begin(), references.end());
+      return MoveToRoom(id, out);
+    }
+    if (PyErr_Occurred()) return false;
+    out.bytes.clear();
+  }
   return EncodePickle(value, id, out);
 }
 

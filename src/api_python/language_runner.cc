@@ -20,7 +20,7 @@ void LanguageRunner::SetExecutor(core::Executor* executor) {
 
 bool LanguageRunner::IsCpp(const core::DefinedTemplate& what) const {
   if (what.kind == core::TemplateKind::kCall) return cpp_actor_.load(std::memory_order_relaxed);
-  return what.body.starts_with(detail::kLibraryMark);
+  return what.body.starts_with(core::kLibraryMark);
 }
 
 void LanguageRunner::NeedCpp() {
