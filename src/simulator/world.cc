@@ -215,7 +215,7 @@ void World::ScheduleFaults() {
       if (faulty()) daemon->RecallEverything();
     });
   }
-  for (uint64_t i = random.Below(4); i > 0; --i) {
+  for (uint64_t i = random.Below(7); i > 0; --i) {
     queue.At(any_time(), [this, any_process] {
       SimulatedProcess* process = any_process();
       // Rather one that is in the middle of something.
