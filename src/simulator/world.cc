@@ -36,10 +36,10 @@ World::World(const SimulationOptions& the_options) : options(the_options), rando
   room = random.Chance(40) ? 2 + random.Below(6) : 300;
   most_pushed = random.Chance(50) ? 2 + random.Below(12) : 256;
   first_look_ns = random.Chance(30) ? 200 * kMs : static_cast<int64_t>(kMs / 50 + random.Below(10 * kMs));
-  if (random.Chance(50)) {
+  if (random.Chance(workload.call_share >= 60 ? 80 : 40)) {
     // Much changes while somebody asks around.
     first_look_ns = static_cast<int64_t>(kMs / 50 + random.Below(kMs / 5));
-    slow_answer_ns = kMs / 5 + static_cast<int64_t>(random.Below(10 * kMs));
+    slow_answer_ns = kMs / 5 + static_cast<int64_t>(random.Below(random.Chance(70) ? kMs : 10 * kMs));
   }
   if (!calm) {
     uint64_t crashes = random.Below(12);
@@ -220,6 +220,10 @@ void World::ScheduleFaults() {
       SimulatedProcess* process = any_process();
       // Rather one that is in the middle of something.
       for (int tries = 0; tries < 10 && !process->busy(); ++tries) process = any_process();
+      for (int tries = 0; tries < 10 && !(process->busy() && process->actor()); ++tries) {
+        SimulatedProcess* other = any_process();
+        if (other->busy() && other->actor()) process = other;
+      }
       if (faulty() && process->id.value != 1) daemon->BuryAlive(process->id);
     });
   }
