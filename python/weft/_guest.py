@@ -1,4 +1,4 @@
-"""The zygote of Python workers in the session of a C++ program: `python3 -m weft._guest`, started by the node daemon."""
+"""The zygote of Python workers in the session of a C++ program; the node daemon runs `python3 -m weft._guest`."""
 
 import os
 import sys

@@ -8,10 +8,10 @@
 #include "api_cpp/exports.h"
 #include "api_cpp/identity.h"
 #include "api_cpp/submission.h"
-#include "weft/python.h"
-#include "wire/languages.h"
 #include "weft/actor.h"
 #include "weft/errors.h"
+#include "weft/python.h"
+#include "wire/languages.h"
 
 namespace weft::detail {
 
@@ -170,7 +170,8 @@ void CheckOptions(const ActorOptions& options) {
 Runtime::FoundActor Create(SessionState& state, core::TaskTemplate constructor, const ActorOptions& options,
                            bool as_guest, std::string_view class_name, const std::string& info, Encoder& arguments) {
   Runtime::ActorRequest request;
-  request.to_hold = ShapeOf(options.num_cpus.value_or(0), options.num_gpus, options.memory, options.resources, as_guest);
+  request.to_hold =
+      ShapeOf(options.num_cpus.value_or(0), options.num_gpus, options.memory, options.resources, as_guest);
   request.to_place =
       ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources, as_guest);
   constructor.kind = core::TemplateKind::kCreation;
@@ -214,8 +215,7 @@ FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name,
   what.name = std::string(class_name).append("::").append(LastPart(class_name));
   what.actor_options =
       PackActorSettings({static_cast<uint32_t>(options.max_concurrency), GroupsOf(options), options.name, bytes});
-  auto function =
-      state.runtime->InternFunction(KeyOf(constructor), std::string(constructor.name), BodyOf(constructor));
+  auto function = state.runtime->InternFunction(KeyOf(constructor), std::string(constructor.name), BodyOf(constructor));
   if (!function) ThrowCoreError(function.error());
   what.function = *function;
   auto made = Create(state, std::move(what), options, false, class_name, bytes, arguments);
@@ -268,9 +268,9 @@ void SubmitPythonCall(Object* handle, const ActorInfo* info, std::string_view me
   what.num_returns = num_returns;
   what.max_retries = options.max_task_retries.value_or(info->max_task_retries);
   what.method = method;
-  what.name = !options.name.empty()          ? options.name
-              : info->class_name.empty()     ? std::string(method)
-                                             : info->class_name + "." + std::string(method);
+  what.name = !options.name.empty()      ? options.name
+              : info->class_name.empty() ? std::string(method)
+                                         : info->class_name + "." + std::string(method);
   what.group = options.concurrency_group;
   if (options.retry_exceptions.value_or(info->retry_exceptions)) what.retry_exceptions.push_back('*');
   SubmitCallOf(state, handle, info, state.runtime->InternTemplate(std::move(what), {}), arguments, returns);

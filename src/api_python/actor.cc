@@ -328,15 +328,17 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   const core::TaskTemplate* what = entry->what;
   const int64_t limit = Info(Handle(method->handle)->info)->max_pending_calls;
   const size_t max_pending = limit > 0 ? static_cast<size_t>(limit) : 0;
-  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, IsCpp(Handle(method->handle)->info), [&](const EncodedCall& call, Object** returns) {
-    if (runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, returns)) {
-      return true;
-    }
-    RaiseSystemError("PendingCallsLimitExceeded\n" + std::to_string(max_pending) +
-                     " calls of this process to the actor are pending, as many as its max_pending_calls allows; '" +
-                     what->name + "' was not called. Wait for some of them (weft.wait) before calling again");
-    return false;
-  });
+  return EncodeAndSubmit(
+      runtime, what, args, nargs, kwnames, IsCpp(Handle(method->handle)->info),
+      [&](const EncodedCall& call, Object** returns) {
+        if (runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, returns)) {
+          return true;
+        }
+        RaiseSystemError("PendingCallsLimitExceeded\n" + std::to_string(max_pending) +
+                         " calls of this process to the actor are pending, as many as its max_pending_calls allows; '" +
+                         what->name + "' was not called. Wait for some of them (weft.wait) before calling again");
+        return false;
+      });
 }
 
 PyObject* CallActorModule(const char* name, PyObject* self, PyObject* argument) {

@@ -853,8 +853,8 @@ PyObject* DecodeValue(std::string_view bytes, bool stored, Object* object) {
 
 namespace {
 
-// An object that holds the value in the native format, whatever its size. nullptr with an exception set: other languages
-// cannot read it.
+// An object that holds the value in the native format, whatever its size. nullptr with an exception set: other
+// languages cannot read it.
 Object* PutNative(PyObject* value, const char* function) {
   std::string bytes(1, static_cast<char>(core::ValueFormat::kNative));
   std::vector<Object*> contained;
@@ -862,11 +862,12 @@ Object* PutNative(PyObject* value, const char* function) {
   if (!encoder.Encode(value, 0)) {
     if (PyErr_Occurred()) return nullptr;
     const bool named = encoder.refused() != nullptr;
-    PyErr_Format(PyExc_TypeError,
-                 "'%s' is C++ and cannot take a %s%s: numbers, strings, bytes, lists, tuples, dicts, sets, NumPy arrays "
-                 "(not inside others), references and handles of actors can be passed",
-                 function, Py_TYPE(named ? encoder.refused() : value)->tp_name,
-                 named && encoder.refused() != value ? " inside its arguments" : "");
+    PyErr_Format(
+        PyExc_TypeError,
+        "'%s' is C++ and cannot take a %s%s: numbers, strings, bytes, lists, tuples, dicts, sets, NumPy arrays "
+        "(not inside others), references and handles of actors can be passed",
+        function, Py_TYPE(named ? encoder.refused() : value)->tp_name,
+        named && encoder.refused() != value ? " inside its arguments" : "");
     return nullptr;
   }
   if (bytes.size() <= core::kMaxInlineBytes) return g_runtime->PutInline(bytes, contained);

@@ -51,9 +51,7 @@ void LanguageRunner::Run(const std::vector<ObjectId>& returns, core::TaskOutcome
 
 core::ActorMode LanguageRunner::mode() { return cpp_actor_ ? cpp_->mode() : python_.mode(); }
 
-void LanguageRunner::Keep(core::Execution& execution) {
-  cpp_actor_ ? cpp_->Keep(execution) : python_.Keep(execution);
-}
+void LanguageRunner::Keep(core::Execution& execution) { cpp_actor_ ? cpp_->Keep(execution) : python_.Keep(execution); }
 
 void LanguageRunner::Start(core::Execution& execution) {
   cpp_actor_ ? cpp_->Start(execution) : python_.Start(execution);

@@ -124,10 +124,11 @@ PyObject* Remote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   if (g_local_task) return CallLocal(self, args, nargs, kwnames);
   if (f->epoch != g_epoch && !Prepare(f, runtime)) return nullptr;
   const core::TaskTemplate* what = f->what;
-  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, f->native, [&](const EncodedCall& call, Object** returns) {
-    runtime->Submit(what, call.bytes, call.dependencies, call.contained, returns);
-    return true;
-  });
+  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, f->native,
+                         [&](const EncodedCall& call, Object** returns) {
+                           runtime->Submit(what, call.bytes, call.dependencies, call.contained, returns);
+                           return true;
+                         });
 }
 
 PyObject* CallPython(const char* name, PyObject* self, PyObject* argument) {

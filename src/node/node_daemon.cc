@@ -268,8 +268,8 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   if (guests) pool.number_step = 2;
   pool_ = std::make_unique<WorkerPool>(pool);
   if (guests) {  // none before somebody asks for one
-    guest_pool_ = std::make_unique<WorkerPool>(WorkerPool::Config{
-        .keep = pool.keep, .first_number = pool.first_number + 1, .number_step = 2, .guests = true});
+    guest_pool_ = std::make_unique<WorkerPool>(
+        WorkerPool::Config{.keep = pool.keep, .first_number = pool.first_number + 1, .number_step = 2, .guests = true});
   }
   uint64_t store_bytes = session_->object_store_bytes;
   if (store_bytes == 0) store_bytes = DefaultCapacity(ReadMemoryLimits());
@@ -778,8 +778,7 @@ void NodeDaemon::OnZygoteEvent() {
 void NodeDaemon::ZygoteEnded(int status) {
   if (zygote_watch_ != 0) OnZygoteEvent();  // its last reports
   zygote_->ReadOutput();
-  std::string how =
-      "the Python program that starts workers (" + ZygoteCommand()[0] + ") " + DescribeExit(status);
+  std::string how = "the Python program that starts workers (" + ZygoteCommand()[0] + ") " + DescribeExit(status);
   std::string words = zygote_->last_output();
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) how.append("; it said:\n").append(words);

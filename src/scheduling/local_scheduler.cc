@@ -32,7 +32,8 @@ void LocalScheduler::Handle(const ProcessJoined& event, std::vector<SchedulerAct
     workers_[event.process].guest = event.guest;
     idle_.insert(event.process);
   }
-  wanted_workers_[event.guest ? 1 : 0] = UINT32_MAX;  // say the number again: the pool must know whether this worker was one of them
+  wanted_workers_[event.guest ? 1 : 0] =
+      UINT32_MAX;  // say the number again: the pool must know whether this worker was one of them
   Decide(out);
 }
 

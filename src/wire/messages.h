@@ -38,7 +38,7 @@ struct OpenSession {
   uint8_t python_workers = 0;       // 1: worker_command starts a zygote; 0: it starts a worker itself
   std::vector<std::string> worker_command;
   std::vector<std::string> guest_command;  // starts a zygote for Python workers in a session of others; empty: none
-  std::vector<std::string> environment;  // NAME=VALUE, complete
+  std::vector<std::string> environment;    // NAME=VALUE, complete
   std::string working_directory;
   uint8_t forward_output = 1;  // send the workers' output to the driver
 };

@@ -149,7 +149,12 @@ def test_cpp_calls_python():
     program = BUILT / "weft_test_calls_python"
     environment = dict(os.environ, WEFT_PYTHON=sys.executable)
     done = subprocess.run(
-        [program], cwd=ROOT / "tests" / "python" / "cpp_calls", env=environment, capture_output=True, text=True, timeout=100
+        [program],
+        cwd=ROOT / "tests" / "python" / "cpp_calls",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert done.returncode == 0, done.stderr
     seen = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line and not line.startswith("("))
