@@ -120,6 +120,8 @@ void NodeDaemon::Perform(const KillActorWorker& action) {
 }
 
 void NodeDaemon::Perform(const LetWorkerLeave& action) {
+  RereadBlockedFlags();
+  scheduler_->Handle(WorkerLetGo{action.worker}, scheduler_actions_);
   if (auto* process = Find(action.worker)) Send(*process, Exit{});
 }
 

@@ -181,16 +181,33 @@ void LocalScheduler::Handle(const ActorSettled& event, std::vector<SchedulerActi
   auto found = actors_.find(event.actor);
   if (found == actors_.end() || unsettled_.erase(found->second) == 0) return;
   auto& lease = leases_.at(found->second);
+  Settle(lease, lease.claim.to_hold);
+  Decide(out);
+}
+
+void LocalScheduler::Handle(const WorkerLetGo& event, std::vector<SchedulerAction>& out) {
+  if (!HasActor(event.worker) || faults.keep_cpus_of_who_stays) return;
+  LeaseId id = workers_.at(event.worker).lease;
+  unsettled_.erase(id);
+  auto& lease = leases_.at(id);
+  // What is not a CPU may still be in use: a GPU's memory is its process's until that ends.
+  ResourceAmounts kept = lease.claim.to_hold;
+  std::erase_if(kept, [](const auto& amount) { return amount.first == kCpu; });
+  Settle(lease, std::move(kept));
+  Decide(out);
+}
+
+void LocalScheduler::Settle(Lease& lease, ResourceAmounts to_hold) {
   LeaveClaim(lease);
   bool lending = lease.lending;
   if (lending) SetLending(lease, false);
-  AssignedGpus kept = FirstOf(lease.gpus, AmountOf(lease.claim.to_hold, kGpu));
+  AssignedGpus kept = FirstOf(lease.gpus, AmountOf(to_hold, kGpu));
   free_.Give(lease.holds, lease.gpus);
-  lease.holds = lease.claim.to_hold;
-  lease.gpus = kept;
+  lease.claim.to_hold = to_hold;
+  lease.holds = std::move(to_hold);
+  lease.gpus = std::move(kept);
   free_.TakeAgain(lease.holds, lease.gpus);
   if (lending) SetLending(lease, true);
-  Decide(out);
 }
 
 void LocalScheduler::Handle(const ActorUnwanted& event, std::vector<SchedulerAction>& out) {

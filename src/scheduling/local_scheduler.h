@@ -83,6 +83,9 @@ struct ActorWanted {  // the shapes are valid; the actor has no worker and is no
 struct ActorSettled {  // its constructor has run
   ObjectId actor;
 };
+struct WorkerLetGo {  // its actor has ended; it only stays for what it owns, and needs no CPU for that
+  ProcessId worker;
+};
 struct ActorUnwanted {  // withdrawn, if it has not been granted yet
   ObjectId actor;
 };
@@ -137,6 +140,7 @@ class LocalScheduler {
   struct Faults {
     bool keep_resources_of_dead_workers = false;
     bool spare_workers_of_the_dead = false;
+    bool keep_cpus_of_who_stays = false;
   };
 
   explicit LocalScheduler(Config config);
@@ -154,6 +158,7 @@ class LocalScheduler {
   void Handle(const ActorWanted& event, std::vector<SchedulerAction>& out);
   void Handle(const ActorSettled& event, std::vector<SchedulerAction>& out);
   void Handle(const ActorUnwanted& event, std::vector<SchedulerAction>& out);
+  void Handle(const WorkerLetGo& event, std::vector<SchedulerAction>& out);
 
   // When TimePassed would change a decision; INT64_MAX if never.
   int64_t next_wakeup_ns() const { return next_wakeup_ns_; }
@@ -228,6 +233,7 @@ class LocalScheduler {
   ProcessId IdleWorkerFor(ProcessId process) const;
   void EndLease(LeaseId id);
   void LeaveClaim(Lease& lease);
+  void Settle(Lease& lease, ResourceAmounts to_hold);
   void SetLending(Lease& lease, bool lending);
   void DropIfEmpty(const ClaimKey& key);
   // True if the shape could be had by waiting for tasks that run: what blocked tasks and actors keep may never come
