@@ -47,7 +47,7 @@ format:  ## bring C++ and Python files into the project's style
 	@scripts/lint --fix
 
 bench: build  ## compare with Ray, multiprocessing, joblib and Dask
-	@cmake --build build/release --target weft_bench_cpp_tasks_async
+	@cmake --build build/release --target weft_bench
 	@.venv/bin/python benchmarks/run.py $(BENCH_ARGS)
 
 wheel:  ## make a wheel in dist/ for the Python of .venv

@@ -23,6 +23,8 @@ COLOURS = {
 
 
 def advantage(row: dict, name: str, base: str) -> float | None:
+    if base == "ray" and row["subject"] == "weft_cpp":
+        base = "ray_cpp"
     ours, theirs = row["values"].get(name), row["values"].get(base)
     if not ours or not theirs or ours["median"] <= 0 or theirs["median"] <= 0:
         return None
@@ -39,7 +41,7 @@ def panel(axes, rows: list, base: str, title: str) -> None:
             axes.barh(position + i * 0.8, value, 0.75, color=COLOURS[name], label=name)
             axes.text(value * 1.08, position + i * 0.8, f"{value:.3g}×", va="center", fontsize=7)
         for goal in row["goals"]:
-            if goal["against"] == base and goal.get("wanted"):
+            if goal["against"] in (base, base + "_cpp") and goal.get("wanted"):
                 ends = [position - 0.5, position + len(bars) * 0.8 - 0.3]
                 axes.plot([goal["wanted"]] * 2, ends, color="black", lw=1.5)
         labels.append((position + (len(bars) - 1) * 0.4, row["title"]))
@@ -66,7 +68,7 @@ def main(source: str, target: str) -> None:
         rows = [
             row
             for row in result["rows"]
-            if any(advantage(row, name, base) for name in row["values"] if name not in ("ray", "bare"))
+            if any(advantage(row, name, base) for name in row["values"] if name not in ("ray", "ray_cpp", "bare"))
             and (base != "bare" or any(goal["against"] == "bare" for goal in row["goals"]))
         ]
         if rows:

@@ -91,12 +91,14 @@ def _ratio(goal: dict) -> str:
 
 
 def table(summary: list, systems: list[str]) -> str:
-    columns = [name for name in systems if name != "weft_cpp"]
+    # The C++ APIs share the columns of their systems: a row is about one language.
+    columns = list(dict.fromkeys(name.replace("_cpp", "") for name in systems))
     lines = [["", *columns, "goal", "ratio", "reached"]]
     for row in summary:
         cells = [row["title"]]
         for name in columns:
-            name = row["subject"] if name == "weft" else name
+            if row["subject"] == "weft_cpp" and name in ("weft", "ray"):
+                name += "_cpp"
             value = row["values"].get(name)
             if value:
                 cells.append(quantity(value["median"], row["unit"]))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 PEERS = ["ray", "multiprocessing", "joblib", "dask"]
-SYSTEMS = ["weft", "weft_cpp", *PEERS, "bare"]
+SYSTEMS = ["weft", "weft_cpp", *PEERS, "ray_cpp", "bare"]
 
 
 @dataclass
@@ -57,6 +57,7 @@ class Scale:
     large_bytes: int = 800_000_000
     rotation_bytes: int = 100_000_000
     get_bytes: int = 1_000_000_000
+    cpp_array_bytes: int = 100_000_000
     waits: int = 10_000
     queue_sizes: tuple[int, ...] = (1_000, 10_000, 100_000, 1_000_000)
     slow_queue_size: int = 10_000
@@ -73,6 +74,7 @@ class Scale:
             large_bytes=50_000_000,
             rotation_bytes=10_000_000,
             get_bytes=100_000_000,
+            cpp_array_bytes=10_000_000,
             waits=2_000,
             queue_sizes=(1_000, 10_000),
             slow_queue_size=1_000,
@@ -254,13 +256,35 @@ def all_rows(scale: Scale) -> list[Row]:
         "s", ["weft"], **crowd)
 
     # ---- the same from C++ ----
-    add("cpp_tasks_async", f"C++: {scale.tasks} tasks, then get", "cpp_tasks_async", "tasks_per_second", "/s",
-        ["weft_cpp", "bare"], count, [Goal("≥ 1000× Ray (Python)", "ray", 1000, row="tasks_async"),
-                                      Goal("≥ 1 M/s", bound=1e6)],
-        subject="weft_cpp", bare="ring to a native function", **rate,
-        note="Compared with Ray's Python API; Ray's C++ API is not installed.")
-    add("cpp_task_sync", "C++: task, submit and get", "cpp_tasks_async", "sync_seconds", "s", ["weft_cpp"], count,
-        [Goal("≤ 4× the ping-pong", "bare", 0.25, row="task_sync")], subject="weft_cpp")
+    def cpp(kind, size):
+        return {"parameters": {"kind": kind, "size": size, **timed}, "subject": "weft_cpp"}
+
+    both_cpp = ["weft_cpp", "ray_cpp"]
+    faster = Goal("≥ 100× Ray C++", "ray_cpp", 100)
+    add("cpp_tasks_async", f"C++: {scale.tasks} tasks, then get", "cpp", "value", "/s", [*both_cpp, "bare"],
+        goals=[Goal("≥ 1000× Ray C++", "ray_cpp", 1000), Goal("≥ 1 M/s", bound=1e6)],
+        bare="ring to a native function", **cpp("tasks", scale.tasks), **rate)
+    add("cpp_task_sync", "C++: task, submit and get", "cpp", "value", "s", both_cpp,
+        goals=[faster, Goal("≤ 4× the ping-pong", "bare", 0.25, row="task_sync")], **cpp("task_sync", 1))
+    add("cpp_actor_async", f"C++: {scale.tasks} calls of an actor, then get", "cpp", "value", "/s", both_cpp,
+        goals=[faster, Goal("≥ 2 M/s", bound=2e6)], **cpp("calls", scale.tasks), **rate)
+    add("cpp_actor_many", f"C++: {100 * scale.tasks:,} calls of an actor, then get", "cpp", "value", "/s",
+        ["weft_cpp"], note="Not measured for Ray, to keep the run short.", **cpp("calls", 100 * scale.tasks), **rate)
+    add("cpp_actor_sync", "C++: actor call, submit and get", "cpp", "value", "s", both_cpp, goals=[faster],
+        **cpp("call_sync", 1))
+    add("cpp_get_1kb", "C++: get of a 1 kB array", "cpp", "value", "s", ["weft_cpp"], **cpp("get_array", 1000))
+    add("cpp_get_large", f"C++: get of a {big} array", "cpp", "value", "s", ["weft_cpp"],
+        goals=[Goal("≤ 2× the 1 kB one", "weft_cpp", 0.5, row="cpp_get_1kb")], **cpp("get_array", scale.get_bytes))
+    sent = _size(scale.cpp_array_bytes)
+    add("python_cpp_1kb", "1 kB array from Python to a C++ task and back", "cpp_array", "seconds", "s", ["weft"],
+        {"size": 1000, **timed})
+    array = {"size": scale.cpp_array_bytes, **timed}
+    add("python_cpp_array", f"{sent} array from Python to a C++ task and back", "cpp_array", "seconds", "s", ["weft"],
+        array)
+    add("python_cpp_copied", "… bytes of it copied, by where it lies", "cpp_array", "copied_bytes", "B", ["weft"],
+        array, [Goal("0", bound=0)])
+    add("python_cpp_store", "… growth of the store for both arrays", "cpp_array", "store_bytes", "B", ["weft"],
+        array, [Goal("≤ 2.1 arrays", bound=2.1 * scale.cpp_array_bytes)])
     # fmt: on
     return rows
 
@@ -268,7 +292,6 @@ def all_rows(scale: Scale) -> list[Row]:
 # Rows of the goals that this suite has no workload for, so that a reader does not take silence for success.
 NOT_MEASURED = [
     "placement groups",
-    "Ray's C++ API (its package is not installed; the C++ rows compare with Ray's Python API)",
     "several nodes: remote tasks, transfers, broadcast",
     "the scheduler in the simulator",
     "parameter server and allreduce",

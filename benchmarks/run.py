@@ -28,7 +28,7 @@ from rows import NOT_MEASURED, SYSTEMS, Row, Scale, all_rows
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 REPOSITORY = os.path.dirname(HERE)
-_NEEDS = {"weft": "weft", "ray": "ray", "joblib": "joblib", "dask": "distributed"}
+_NEEDS = {"weft": "weft", "ray": "ray", "ray_cpp": "ray", "joblib": "joblib", "dask": "distributed"}
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -74,18 +74,26 @@ class Runner:
         for name in os.listdir(self._logs):
             os.remove(os.path.join(self._logs, name))
         weft_python = self._options.weft_python if os.path.exists(self._options.weft_python) else sys.executable
-        others = [name for name in self._options.systems if name not in ("weft", "weft_cpp")]
+        others = [name for name in self._options.systems if name not in ("weft", "weft_cpp", "ray_cpp")]
         peers_python = peers_env.ensure(weft_python) if others else weft_python
         self._pythons = {name: weft_python if name.startswith("weft") else peers_python for name in SYSTEMS}
-        if "bare" in self._options.systems:
-            self._build_bare(peers_python)
-        # The C++ program belongs to weft's own build, whichever preset made it.
+        ray_cpp = ""
+        if "ray_cpp" in self._options.systems:
+            self._pythons["ray_cpp"] = peers_env.ensure_ray_cpp(weft_python)
+            ray_cpp = peers_env.ray_cpp_folder()
+            if not ray_cpp:
+                self.missing["ray_cpp"] = f"ray-cpp is not installed for {self._pythons['ray_cpp']}"
+        if "bare" in self._options.systems or ray_cpp:
+            self._build_programs(peers_python, ray_cpp)
+        # The C++ programs belong to weft's own build, whichever preset made it.
         build = os.path.join(REPOSITORY, "build")
         for name in sorted(os.listdir(build)) if os.path.isdir(build) else []:
             folder = os.path.join(build, name, "benchmarks")
             if os.path.isdir(folder):
                 self._programs.append(folder)
         for name in self._options.systems:
+            if name in self.missing:
+                continue
             needs = _NEEDS.get(name)
             look = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({needs!r}) is None)"
             if needs and subprocess.run([self._pythons[name], "-c", look], cwd=os.sep).returncode != 0:
@@ -99,16 +107,26 @@ class Runner:
             finally:
                 server.stop()
 
-    def _build_bare(self, python: str) -> None:
+    def _build_programs(self, python: str, ray_cpp: str) -> None:
+        """The bare limits and, if its folder is given, the programs for Ray's C++ API."""
         folder = os.path.join(REPOSITORY, "build", "benchmarks")
         log_path = os.path.join(self._logs, "build.log")
         with open(log_path, "wb") as log:
             for command in (
-                ["cmake", "-S", HERE, "-B", folder, "-DCMAKE_BUILD_TYPE=Release", f"-DPython3_EXECUTABLE={python}"],
+                [
+                    "cmake",
+                    "-S",
+                    HERE,
+                    "-B",
+                    folder,
+                    "-DCMAKE_BUILD_TYPE=Release",
+                    f"-DPython3_EXECUTABLE={python}",
+                    f"-DWEFT_BENCH_RAY_CPP={ray_cpp}",
+                ],
                 ["cmake", "--build", folder],
             ):
                 if subprocess.run(command, stdout=log, stderr=log).returncode != 0:
-                    print(f"the bare limits could not be built, see {log_path}", flush=True)
+                    print(f"the bare limits and Ray's C++ programs could not be built, see {log_path}", flush=True)
                     return
         self._programs.append(folder)
 

@@ -1,4 +1,4 @@
-"""weft from C++: runs the compiled program benchmarks/cpp/tasks_async.cc, a whole session per repetition."""
+"""weft from C++ under measurement: the compiled program of benchmarks/cpp/workloads.cc, one session for all rows."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import programs
 from protocol import serve
 
 
-def cpp_tasks_async(count, min_seconds):
-    return programs.run("weft_bench_cpp_tasks_async", count, max(min_seconds, 0.05))
-
-
 def start():
-    return {"cpp_tasks_async": cpp_tasks_async}, lambda: None
+    conversation = programs.Conversation([programs.find("weft_bench_cpp")])
+
+    def cpp(kind, size, min_seconds):
+        return conversation.ask(kind, size, min_seconds)
+
+    return {"cpp": cpp}, conversation.stop
 
 
 if __name__ == "__main__":

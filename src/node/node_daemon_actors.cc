@@ -61,7 +61,7 @@ void NodeDaemon::Handle(Process& process, ActorExiting& message) {
 void NodeDaemon::Perform(const GrantActor& action) {
   auto* worker = Find(action.worker);
   WEFT_CHECK(worker != nullptr, "the scheduler knows the living only");
-  pool_->WorkerWasTaken(action.worker);
+  PoolOf(action.worker).WorkerWasTaken(action.worker);
   worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
   directory_.Handle(ActorPlaced{action.actor, action.worker, action.gpus}, directory_actions_);
   worker->actor_class = directory_.ClassOf(action.worker);

@@ -748,8 +748,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   bool owed = task && (task->state == TaskState::kPushed || task->state == TaskState::kRevoking) &&
               workers_[task->worker].process == from;
   if (!owed) {
-    bool accept = faults.accept_late_replies || (faults.accept_replies_of_earlier_lives && task && task->actor);
-    if (!(accept && task && task->worker >= 0 && kind == ReplyKind::kValues)) return let_go();
+    if (!(faults.accept_late_replies && task && task->worker >= 0 && kind == ReplyKind::kValues)) return let_go();
   }
   LeasedWorker& worker = workers_[task->worker];
   if (task->state == TaskState::kRevoking) RevokeEnded(task);

@@ -293,7 +293,6 @@ class Owner {
     bool skip_hold_on_dependency = false;
     bool forget_to_return_lease = false;
     // actors and cancelling
-    bool accept_replies_of_earlier_lives = false;
     bool requeue_calls_at_the_end = false;
     bool forget_calls_behind_a_failed_one = false;
     bool say_that_calls_did_not_run = false;

@@ -170,6 +170,8 @@ Happening HappeningOf(const Message& message) {
         return Happening::kAskWhy;
       case PeerMessageKind::kWhy:
         return Happening::kWhy;
+      case PeerMessageKind::kEntrust:
+        break;  // no actor is kept for its creator in the simulator
     }
   }
   if (std::holds_alternative<WorkerReady>(message)) return Happening::kWorkerReady;

@@ -29,7 +29,7 @@ Workload DrawWorkload(Random& random) {
     w.timeout_percent = static_cast<uint32_t>(random.Below(3) * 15);
   }
   if (random.Chance(70)) w.cancel_share = static_cast<uint32_t>(1 + random.Below(6));
-  if (random.Chance(20)) {
+  if (random.Chance(30)) {
     // Few actors that call each other all the time: circles, and what looks like circles.
     w.actors = static_cast<uint32_t>(2 + random.Below(3));
     w.holders = 0;

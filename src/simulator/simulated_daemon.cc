@@ -301,7 +301,7 @@ void SimulatedDaemon::BuryAlive(ProcessId id) {
   process->buried = true;
   process->DoomLeased(true);
   Bury(id);
-  int64_t lives_on = static_cast<int64_t>(world_.random.Below(20 * kMs));
+  int64_t lives_on = static_cast<int64_t>(world_.random.Below((process->actor() ? 60 : 20) * kMs));
   world_.queue.At(world_.now() + lives_on, [process] {
     if (process->alive) process->Die();
   });

@@ -57,7 +57,7 @@ void SimulatedDaemon::Perform(const WantActor& action) {
   world_.ActorWanted(action.actor);
   RereadBlockedFlags();
   scheduler.Handle(TimePassed{world_.now()}, scheduler_actions_);
-  scheduler.Handle(ActorWanted{action.actor, action.actor.owner, action.to_place, action.to_hold, action.depth},
+  scheduler.Handle(ActorWanted{action.actor, action.by, action.to_place, action.to_hold, action.depth},
                    scheduler_actions_);
 }
 

@@ -332,6 +332,8 @@ void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
     case PeerMessageKind::kWhy:
       WhyAnswered(m.count, m.id, m.bytes);
       break;
+    case PeerMessageKind::kEntrust:
+      break;
   }
 }
 

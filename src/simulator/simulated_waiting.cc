@@ -165,7 +165,7 @@ ProcessFact SimulatedProcess::FactOfSelf() const {
 }
 
 void SimulatedProcess::AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request) {
-  int64_t delay = world.random.Chance(30)
+  int64_t delay = world.random.Chance(60)
                       ? static_cast<int64_t>(world.random.Below(static_cast<uint64_t>(world.slow_answer_ns) + 1))
                       : 0;
   world.Later(this, delay, Happening::kAskWhy, [this, asker, subject, request] {

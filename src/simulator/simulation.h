@@ -33,7 +33,7 @@ struct SimulationOptions {
   WorkerMachine::Faults worker_faults;
   LocalScheduler::Faults scheduler_faults;
   ActorDirectory::Faults directory_faults;
-  bool judge_from_one_pass = false;  // what runtime_explain.cc must not do
+  bool judge_from_one_pass = false;  // what runtime_explain.cc must not do; too rare to be among the planted bugs
 };
 
 struct SimulationResult {

@@ -112,8 +112,6 @@ constexpr Planted kPlanted[] = {
      [](SimulationOptions& o) { o.scheduler_faults.keep_resources_of_dead_workers = true; }},
     {"SpareWorkersOfTheDead", [](SimulationOptions& o) { o.scheduler_faults.spare_workers_of_the_dead = true; }},
     {"KeepCpusOfWhoStays", [](SimulationOptions& o) { o.scheduler_faults.keep_cpus_of_who_stays = true; }},
-    {"AcceptRepliesOfEarlierLives",
-     [](SimulationOptions& o) { o.owner_faults.accept_replies_of_earlier_lives = true; }},
     {"RequeueCallsAtTheEnd", [](SimulationOptions& o) { o.owner_faults.requeue_calls_at_the_end = true; }},
     {"ForgetCallsBehindAFailedOne",
      [](SimulationOptions& o) { o.owner_faults.forget_calls_behind_a_failed_one = true; }},
@@ -123,7 +121,6 @@ constexpr Planted kPlanted[] = {
     {"RetryCancelled", [](SimulationOptions& o) { o.owner_faults.retry_cancelled = true; }},
     {"RestartTheKilled", [](SimulationOptions& o) { o.directory_faults.restart_the_killed = true; }},
     {"KeepNamesOfTheDead", [](SimulationOptions& o) { o.directory_faults.keep_names_of_the_dead = true; }},
-    {"JudgeFromOnePass", [](SimulationOptions& o) { o.judge_from_one_pass = true; }},
 };
 
 INSTANTIATE_TEST_SUITE_P(Simulator, PlantedBug, ::testing::ValuesIn(kPlanted),

@@ -36,10 +36,10 @@ World::World(const SimulationOptions& the_options) : options(the_options), rando
   room = random.Chance(40) ? 2 + random.Below(6) : 300;
   most_pushed = random.Chance(50) ? 2 + random.Below(12) : 256;
   first_look_ns = random.Chance(30) ? 200 * kMs : static_cast<int64_t>(kMs / 50 + random.Below(10 * kMs));
-  if (random.Chance(50)) {
+  if (random.Chance(workload.call_share >= 60 ? 80 : 40)) {
     // Much changes while somebody asks around.
     first_look_ns = static_cast<int64_t>(kMs / 50 + random.Below(kMs / 5));
-    slow_answer_ns = kMs / 5 + static_cast<int64_t>(random.Below(10 * kMs));
+    slow_answer_ns = kMs / 5 + static_cast<int64_t>(random.Below(random.Chance(70) ? kMs : 10 * kMs));
   }
   if (!calm) {
     uint64_t crashes = random.Below(12);
@@ -215,11 +215,15 @@ void World::ScheduleFaults() {
       if (faulty()) daemon->RecallEverything();
     });
   }
-  for (uint64_t i = random.Below(4); i > 0; --i) {
+  for (uint64_t i = random.Below(7); i > 0; --i) {
     queue.At(any_time(), [this, any_process] {
       SimulatedProcess* process = any_process();
       // Rather one that is in the middle of something.
       for (int tries = 0; tries < 10 && !process->busy(); ++tries) process = any_process();
+      for (int tries = 0; tries < 10 && !(process->busy() && process->actor()); ++tries) {
+        SimulatedProcess* other = any_process();
+        if (other->busy() && other->actor()) process = other;
+      }
       if (faulty() && process->id.value != 1) daemon->BuryAlive(process->id);
     });
   }
@@ -362,7 +366,9 @@ void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& valu
       break;
     case ValueKind::kSystemError:
       if (of_dependency) break;
-      if (Is(value, "UnschedulableError")) {
+      if (Is(value, "UnschedulableError") && value.bytes.find("its actor can never start") != std::string::npos) {
+        if (!task.actor || !actors.at(task.actor).dead || task.starts > 0) wrong("its actor was not refused");
+      } else if (Is(value, "UnschedulableError")) {
         if (task.spec.satisfiable && !task.spec.unsendable && !gave_up_starting) wrong("it could have run");
       } else if (Is(value, "WorkerCrashedError")) {
         if (task.lost == 0 || !exhausted) wrong("it should have been tried again");
