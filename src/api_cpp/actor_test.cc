@@ -343,6 +343,14 @@ TEST_F(Actors, KnowWhereTheyAre) {
   EXPECT_TRUE(here.task_id.empty());
 }
 
+TEST_F(Actors, HoldWhatTheyAskedFor) {
+  EXPECT_EQ(weft::cluster_resources()["CPU"], 2);
+  EXPECT_TRUE(Eventually([] { return weft::available_resources()["CPU"] == 2; }));
+  auto counter = weft::actor<Counter>.with({.num_cpus = 1})(0);
+  weft::get(counter.call<&Counter::value>());
+  EXPECT_TRUE(Eventually([] { return weft::available_resources()["CPU"] == 1; }));
+}
+
 TEST(Gpus, HaveNumbers) {
   auto session = weft::init({.num_cpus = 2, .num_gpus = 2, .log_to_driver = false});
   std::set<std::string> seen;

@@ -1,18 +1,15 @@
 #include "weft/context.h"
 
-#include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 
 #include "api_cpp/cpp_runner.h"
 #include "base/clock.h"
-#include "os/abstract_socket.h"
 #include "os/futex.h"
-#include "os/socket.h"
-#include "transport/message_stream.h"
-#include "wire/messages.h"
+#include "runtime/observation.h"
+#include "weft/errors.h"
+#include "wire/languages.h"
 
 namespace weft {
 namespace {
@@ -23,41 +20,18 @@ std::string Hex(const char* format, uint64_t number) {
   return text;
 }
 
-// Asks the node daemon as any observer does: what it has and what of it is free.
 core::NodeInfo AskNode() {
-  constexpr int64_t kPatienceNs = 5'000'000'000;  // it answers in microseconds, unless the machine is swamped
-  auto fail = [](const std::string& why) -> core::NodeInfo {
-    throw WeftError("the node daemon cannot be asked for its resources: " + why);
-  };
-  const int64_t deadline_ns = core::NowNs() + kPatienceNs;
-  const uid_t uid = ::geteuid();
-  auto socket = core::ConnectAbstract(core::ObserverSocketName(uid, detail::NeedSession().runtime->node_pid()));
-  if (!socket) return fail(socket.error().message);
-  // Anybody can listen under any abstract name: ask the kernel who does.
-  if (auto listener = core::PeerUid(socket->get()); !listener || *listener != uid) {
-    return fail("another user listens in its place");
-  }
-  if (auto status = core::SetNonblocking(socket->get(), true); !status.ok()) return fail(status.error().message);
-  core::MessageStream stream(std::move(*socket));
-  stream.Queue(core::Observe{.what = 0, .limit = 0});
-  for (;;) {
-    if (!stream.Flush()) return fail("it has closed the connection");
-    while (auto received = stream.Next()) {
-      if (auto* node = std::get_if<core::NodeInfo>(&received->message)) return std::move(*node);
-    }
-    if (stream.state() != core::MessageStream::State::kOpen) return fail("it has closed the connection");
-    if (stream.Receive()) continue;
-    const int64_t left_ms = (deadline_ns - core::NowNs()) / 1'000'000;
-    if (left_ms <= 0) return fail("it did not answer in time");
-    pollfd wait{stream.fd(), static_cast<short>(stream.queued_bytes() > 0 ? POLLIN | POLLOUT : POLLIN), 0};
-    ::poll(&wait, 1, static_cast<int>(std::min<int64_t>(left_ms, 1000)));
-  }
+  detail::SessionState& state = detail::NeedSession();
+  detail::Using guard(state);
+  core::Observation seen = core::Ask(::geteuid(), state.runtime->node_pid(), 0, 0, core::NowNs() + core::kPatienceNs);
+  if (!seen.node) throw WeftError("the node daemon cannot be asked for its resources: " + seen.error);
+  return std::move(*seen.node);
 }
 
 std::map<std::string, double> Amounts(const core::ResourceAmounts& amounts) {
   std::map<std::string, double> result;
   for (const auto& [name, amount] : amounts) {
-    if (amount > 0) result[name] = static_cast<double>(amount) / core::kResourceUnit;
+    if (amount > 0 && name != core::kGuestWorker) result[name] = static_cast<double>(amount) / core::kResourceUnit;
   }
   return result;
 }
@@ -83,9 +57,7 @@ Context context() {
   result.task_name = call->what->name;
   result.attempt = static_cast<int>(call->attempt);
   const core::AssignedLease& lease = detail::g_runner->executor()->lease();
-  for (const auto& [name, amount] : lease.resources) {
-    result.resources[name] = static_cast<double>(amount) / core::kResourceUnit;
-  }
+  result.resources = Amounts(lease.resources);
   for (const auto& [number, amount] : lease.gpus) result.gpu_ids.push_back(static_cast<int>(number));
   if (lease.actor) {
     result.actor_id = core::ToString(lease.actor);
