@@ -71,7 +71,7 @@ class Transcript {
       auto process = [](ProcessId id) { return std::to_string(id.value); };
       switch (action.kind) {
         case ActionKind::kPush: {
-          std::string name(action.task->arguments.get(), action.task->arguments_size);
+          std::string name(action.task->arguments.view());
           handles[name] = action.task->handle;
           text.append("push ").append(name).append(" to ").append(process(owner.workers()[action.worker].process));
           break;
