@@ -161,6 +161,25 @@ TEST(Owner, ATaskIsWishedForPushedAndResolved) {
   EXPECT_EQ(t.owner.live_objects(), 0u);
 }
 
+TEST(Owner, ArgumentsOfAnySizeArriveWhole) {
+  // Those of up to 24 bytes lie in the task's record, longer ones beside it.
+  Transcript t;
+  Object* first = t.Submit("first");
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.Reply(kWorker, "first");
+  t.Drop(first);
+  for (size_t size : {0, 1, 24, 25, 10'000}) {
+    std::string arguments(size, 'a');
+    if (size > 0) arguments.back() = 'z';
+    Object* result = t.Submit(arguments);
+    EXPECT_EQ(t.Actions(), "push " + arguments + " to 2");
+    t.Reply(kWorker, arguments);
+    t.Drop(result);
+  }
+  EXPECT_EQ(t.owner.live_tasks(), 0u);
+}
+
 TEST(Owner, TheWorkerOfAnActorThatWasForgottenIsNumberedNevertheless) {
   Transcript t;
   ActorChanged change{ObjectId{kSelf, 77}, static_cast<uint8_t>(ActorState::kStarting), 1, kWorker};

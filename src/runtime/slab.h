@@ -35,7 +35,7 @@ class Slab {
       if ((slot >> kChunkBits) >= chunks_.size()) chunks_.push_back(std::make_unique<Cell[]>(kChunkSize));
     }
     Cell* cell = At(slot);
-    ++cell->generation;  // odd: alive
+    ++cell->generation;               // odd: alive
     T* record = new (cell->bytes) T;  // its members say their values; T() would write zeros below them first
     record->handle = (uint64_t{cell->generation} << 32) | slot;
     ++alive_;
