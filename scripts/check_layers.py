@@ -23,7 +23,7 @@ MAY_USE = {
     "runtime": "base os wire events transport object_store",
     "simulator": "base wire scheduling head runtime node",
     "api_cpp": "base os wire transport object_store runtime",
-    "api_python": "base os wire events transport object_store runtime",
+    "api_python": "base os wire events transport object_store runtime api_cpp",
     "cli": "base os wire node",
 }
 

@@ -78,5 +78,7 @@ int main() {
   } catch (const weft::TaskError& error) {
     std::printf("  %s\n", error.what());
   }
-  return total == 10'000 / 100 * 328'350L && one == 0.25 && same[0] == 0.25f ? 0 : 1;
+  bool right = total == 10'000 / 100 * 328'350L && one == 0.25 && same[0] == 0.25f;
+  std::puts(right ? "ok: the results are as they should be" : "the results are wrong");
+  return right ? 0 : 1;
 }

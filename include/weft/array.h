@@ -108,7 +108,14 @@ constexpr bool CanCopy() {
     return CanCopyEach<SaidFields<T>, T, Seen...>::Check();
   } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T> &&
                        requires { typename Codec<T>::NobodyWroteOne; }) {
-    return CanCopyEach<decltype(Fields(std::declval<T&>())), T, Seen...>::Check();
+    // What cannot be taken apart is refused elsewhere, with a reason.
+    if constexpr (HasBase<T>()) {
+      return false;
+    } else if constexpr (HasCArray<T>() || CountFields<T>() > kMaxFields) {
+      return false;
+    } else {
+      return CanCopyEach<decltype(Fields(std::declval<T&>())), T, Seen...>::Check();
+    }
   } else {
     return CanCopyEach<T, T, Seen...>::Check();  // std::tuple, pair, optional, variant
   }

@@ -26,7 +26,7 @@ struct Context {
 };
 Context context();
 
-// What all machines have together, and what of it is free now.
+// What all machines have together, and what of it is free now, without what is used up.
 std::map<std::string, double> cluster_resources();
 std::map<std::string, double> available_resources();
 

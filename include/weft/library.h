@@ -15,7 +15,6 @@
 #pragma once
 
 #include <cstdint>
-#include <source_location>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -112,13 +111,22 @@ struct ExportList {
 void AddExports(const ExportList* list) noexcept;
 void RemoveExports(const ExportList* list) noexcept;
 
+// Where a name is given. std::source_location says the same, but Clang has it only from version 16 on.
+struct Place {
+  const char* file;
+  uint32_t line;
+  static constexpr Place Here(const char* file = __builtin_FILE(), uint32_t line = __builtin_LINE()) {
+    return {file, line};
+  }
+};
+
 template <class Body, class... P>
-Export Describe(std::type_identity<std::tuple<P...>>, std::string_view name, const std::source_location& where) {
-  return {&Registered<Body>::record, std::string(name), {},          {PythonType<P>()...},
-          PythonType<typename Body::Result>(), where.file_name(), where.line()};
+Export Describe(std::type_identity<std::tuple<P...>>, std::string_view name, const Place& where) {
+  return {&Registered<Body>::record,           std::string(name), {},        {PythonType<P>()...},
+          PythonType<typename Body::Result>(), where.file,        where.line};
 }
 template <class Body>
-Export Describe(std::string_view name, const std::source_location& where) {
+Export Describe(std::string_view name, const Place& where) {
   return Describe<Body>(std::type_identity<typename Body::Parameters>{}, name, where);
 }
 
@@ -150,7 +158,7 @@ class Library {
   }
 
   template <auto F>
-  Library&& function(std::string_view name, std::source_location where = std::source_location::current()) && {
+  Library&& function(std::string_view name, detail::Place where = detail::Place::Here()) && {
     static_assert(detail::IsFunction<F>(), "weft::Library::function<f>: f must be a function");
     list_.exports.push_back(detail::Describe<detail::FunctionBody<F>>(name, where));
     return std::move(*this);
@@ -158,7 +166,7 @@ class Library {
   // A class, with the parameters of the constructor that others call.
   template <class T, class... P, auto... F>
   Library&& actor(std::string_view name, const Methods<F...>& methods = Methods<>{},
-                  std::source_location where = std::source_location::current()) && {
+                  detail::Place where = detail::Place::Here()) && {
     static_assert(detail::CanMake<T, P...>(), "weft::Library::actor<T, P...>: T has no constructor that takes P...");
     list_.exports.push_back(detail::Describe<detail::ConstructorBody<T, P...>>(name, where));
     [[maybe_unused]] size_t i = 0;

@@ -230,7 +230,11 @@ Result<Decoded<T>> TryRead(const Ref<T>& ref) {
   if constexpr (std::is_void_v<T>) {
     return std::monostate{};
   } else {
-    return DecodeWhole<T>(source);
+    try {
+      return DecodeWhole<T>(source);
+    } catch (const ValueTypeError& error) {
+      return Failure{.name = "ValueTypeError", .message = error.what()};
+    }
   }
 }
 

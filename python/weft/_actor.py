@@ -233,6 +233,11 @@ def _decode(blob: bytes) -> tuple:
     return pickle.loads(blob)
 
 
+def _of_cpp(blob: bytes) -> bool:
+    """Whether C++ made the description: of a class of its own, or of a Python class that it named."""
+    return blob[:1] in (b"\x01", b"\x02")
+
+
 _infos: dict = {}  # blob -> ActorInfo; one per class and set of options, so it stays small
 
 
@@ -241,6 +246,8 @@ def info_from_blob(blob: bytes):
     info = _infos.get(blob)
     if info is None and blob[:1] == b"\x01":
         info = _infos[blob] = _cpp_info(blob)
+    if info is None and blob[:1] == b"\x02":
+        info = _infos[blob] = _imported_info(blob)
     if info is None:
         name, methods, _, max_pending_calls, _ = _decode(blob)
         options = {
@@ -272,6 +279,17 @@ def _cpp_info(blob: bytes):
     return _core.ActorInfo(exported or name, options, blob, max_pending_calls)
 
 
+def _imported_info(blob: bytes):
+    """Of an actor of a Python class that C++ has named."""
+    from ._functions import import_by_name
+
+    module, name, max_pending_calls, max_task_retries, retry_exceptions = _core.decode_native(b"\x01" + blob[1:])
+    cls = import_by_name(module, name)
+    given = {"max_task_retries": max_task_retries, "retry_exceptions": retry_exceptions}
+    found = info_from_blob(_encode(cls, _Found(cls), ActorOptions(max_pending_calls=max_pending_calls, **given)))
+    return _core.ActorInfo(found.name, found.methods, blob, max_pending_calls)
+
+
 def _method_options(said: dict) -> MethodOptions:
     options = object.__new__(MethodOptions)
     options._fill(said)  # checked where it was written
@@ -284,7 +302,7 @@ def _method_options(said: dict) -> MethodOptions:
 def missing_method(handle, name: str):
     """Raises: the actor has no such method. Called by C++."""
     info = handle._info
-    if name in _decode(info.blob)[2]:
+    if not _of_cpp(info.blob) and name in _decode(info.blob)[2]:
         raise NotImplementedError(
             f"{info.name}.{name} is a generator, and remote generators are not yet available in this version; "
             "return a list, or several values with num_returns"
@@ -305,8 +323,8 @@ def missing_method(handle, name: str):
 def method_with_options(method, given: dict):
     """`handle.method.options(**given)`. Called by C++."""
     options = method._options.merged(given)
-    if "concurrency_group" in given and options.concurrency_group is not None:
-        info = method._handle._info
+    info = method._handle._info
+    if "concurrency_group" in given and options.concurrency_group is not None and not _of_cpp(info.blob):
         groups = _decode(info.blob)[4]
         if options.concurrency_group not in groups:
             raise ValueError(_no_group(f"{info.name}.{method._name}", options.concurrency_group, groups))
@@ -328,7 +346,7 @@ class WorkerSettings:
     def __init__(
         self,
         class_name: str,
-        is_async: bool,
+        is_async: bool | None,
         max_concurrency: int,
         concurrency_groups: dict,
         name: str | None,
@@ -341,6 +359,12 @@ class WorkerSettings:
         self.name = name
         self.namespace = namespace
 
+    def complete(self, cls: type) -> None:
+        """Find out from the class what is not known yet."""
+        if self.is_async is None:
+            self.is_async = _Found(cls).is_async
+            self.max_concurrency = self.max_concurrency or (1000 if self.is_async else 1)
+
 
 own_settings: WorkerSettings | None = None  # in the process of an actor: its own
 
@@ -350,7 +374,11 @@ def read_worker_blob(blob: bytes) -> WorkerSettings:
     import pickle
 
     global own_settings
-    own_settings = WorkerSettings(**pickle.loads(blob))
+    if blob[:1] == b"\x02":  # from C++, which does not know the class
+        class_name, limit, groups, name, namespace = _core.decode_native(b"\x01" + blob[1:])
+        own_settings = WorkerSettings(class_name, None, limit, dict(groups), name or None, namespace)
+    else:
+        own_settings = WorkerSettings(**pickle.loads(blob))
     return own_settings
 
 

@@ -40,6 +40,7 @@ def construct(blob: bytes, cls: type, args: tuple, kwargs: dict) -> tuple:
     from . import _actor
 
     settings = _actor.read_worker_blob(blob)
+    settings.complete(cls)
     if not settings.is_async:
         return cls(*args, **kwargs), settings
     import asyncio

@@ -21,4 +21,10 @@ std::string PackActorSettings(const ActorSettings& settings);
 using ActorInfoFields = std::tuple<std::string, int32_t, int32_t, bool, std::string, std::string>;
 std::string PackActorInfo(const ActorInfoFields& content);
 
+// The same of a Python class that C++ names: module, name, max_pending_calls, max_task_retries, retry_exceptions; and
+// class, calls at once (0: the class decides), groups, name, namespace.
+using ImportedActorInfo = std::tuple<std::string, std::string, int32_t, int32_t, bool>;
+using ImportedActorSettings =
+    std::tuple<std::string, uint32_t, std::vector<std::pair<std::string, uint32_t>>, std::string, std::string>;
+
 }  // namespace weft::detail

@@ -147,6 +147,7 @@ int NeverEnds(std::string mark) {
 int WaitsForChild(std::string mark) { return weft::get(weft::remote<Sleeps>(mark)); }
 int Twice(int x) { return 2 * x; }
 int Fails() { throw std::runtime_error("no"); }
+double SeesDesks() { return weft::cluster_resources().at("desk"); }
 std::string Gpus() {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
   return std::to_string(weft::context().gpu_ids.size()) + ":" + (visible ? visible : "none");
@@ -342,11 +343,35 @@ TEST_F(Actors, KnowWhereTheyAre) {
   EXPECT_TRUE(here.task_id.empty());
 }
 
+TEST_F(Actors, HoldWhatTheyAskedFor) {
+  EXPECT_EQ(weft::cluster_resources()["CPU"], 2);
+  EXPECT_TRUE(Eventually([] { return weft::available_resources()["CPU"] == 2; }));
+  auto counter = weft::actor<Counter>.with({.num_cpus = 1})(0);
+  weft::get(counter.call<&Counter::value>());
+  EXPECT_TRUE(Eventually([] { return weft::available_resources()["CPU"] == 1; }));
+}
+
 TEST(Gpus, HaveNumbers) {
   auto session = weft::init({.num_cpus = 2, .num_gpus = 2, .log_to_driver = false});
   std::set<std::string> seen;
   EXPECT_EQ(weft::get(weft::remote<Gpus>.with({.num_gpus = 2})()), "2:0,1");
   EXPECT_EQ(weft::get(weft::remote<Gpus>()), "0:");
+}
+
+TEST(Resources, AreToldOf) {
+  EXPECT_THROW(weft::cluster_resources(), weft::WeftError);
+  auto session = weft::init({.num_cpus = 3, .num_gpus = 1, .resources = {{"desk", 2.5}}, .log_to_driver = false});
+  std::map<std::string, double> all = weft::cluster_resources();
+  EXPECT_EQ(all["CPU"], 3);
+  EXPECT_EQ(all["GPU"], 1);
+  EXPECT_EQ(all["desk"], 2.5);
+  auto counter = weft::actor<Counter>.with({.num_cpus = 1, .num_gpus = 1, .resources = {{"desk", 1}}})(0);
+  weft::get(counter.call<&Counter::value>());
+  std::map<std::string, double> free = weft::available_resources();
+  EXPECT_EQ(free["CPU"], 2);
+  EXPECT_EQ(free.count("GPU"), 0u);
+  EXPECT_EQ(free["desk"], 1.5);
+  EXPECT_EQ(weft::get(weft::remote<SeesDesks>()), 2.5);
 }
 
 class Cancelling : public Actors {};

@@ -10,6 +10,8 @@
 #include "api_cpp/submission.h"
 #include "weft/actor.h"
 #include "weft/errors.h"
+#include "weft/python.h"
+#include "wire/languages.h"
 
 namespace weft::detail {
 
@@ -21,6 +23,7 @@ struct ActorInfo {
   int32_t max_task_retries = 0;
   bool retry_exceptions = false;
   std::string library, exported_name;  // if other languages know the class
+  bool is_python = false;              // then all but the bytes may be unknown, and library is the module
 };
 
 namespace {
@@ -33,15 +36,20 @@ const ActorInfo* InternInfo(std::string_view bytes) {
   auto& info = (*known)[std::string(bytes)];
   if (!info) {
     auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
-    if (bytes.empty() || data[0] != kNativeFormat) {
-      known->erase(std::string(bytes));
-      throw ValueTypeError("this is a handle of an actor of another language");
-    }
     Decoder in(data + 1, data + bytes.size());
     auto made = std::make_unique<ActorInfo>();
+    made->bytes = bytes;
+    if (bytes.empty() || bytes[0] != core::kCppActor) {
+      made->is_python = true;
+      if (!bytes.empty() && bytes[0] == core::kImportedActor) {
+        std::tie(made->library, made->class_name, made->max_pending_calls, made->max_task_retries,
+                 made->retry_exceptions) = Codec<ImportedActorInfo>::Decode(in);
+      }
+      info = std::move(made);
+      return info.get();
+    }
     std::tie(made->class_name, made->max_pending_calls, made->max_task_retries, made->retry_exceptions, made->library,
              made->exported_name) = Codec<ActorInfoFields>::Decode(in);
-    made->bytes = bytes;
     info = std::move(made);
   }
   return info.get();
@@ -88,6 +96,20 @@ const core::TaskTemplate* BindCall(Runtime& runtime, const FunctionRecord& metho
   return runtime.InternTemplate(std::move(what), {});
 }
 
+void SubmitCallOf(SessionState& state, Object* handle, const ActorInfo* info, const core::TaskTemplate* what,
+                  Encoder& arguments, Object** returns) {
+  const size_t max_pending = info->max_pending_calls > 0 ? static_cast<size_t>(info->max_pending_calls) : 0;
+  if (!state.runtime->SubmitCall(handle, what, {reinterpret_cast<const char*>(arguments.data()), arguments.size()},
+                                 {arguments.dependencies.data(), arguments.dependencies.size()},
+                                 {arguments.contained.data(), arguments.contained.size()}, max_pending, returns)) {
+    throw PendingCallsLimitExceeded(std::to_string(max_pending) +
+                                    " calls of this process to the actor are pending, as many as its "
+                                    "max_pending_calls allows; '" +
+                                    what->name +
+                                    "' was not called. Wait for some of them (weft::wait) before calling again");
+  }
+}
+
 const Bound* BindDefaultCall(Runtime& runtime, FunctionRecord& method, const ActorInfo* info, uint32_t epoch) {
   static std::mutex mutex;
   static auto* all = new std::deque<Bound>();  // never freed: another thread may just look at an old one
@@ -115,6 +137,7 @@ std::string PackActorSettings(const ActorSettings& settings) {
 
 const ActorInfo* FindInfo(std::string_view bytes, std::string_view class_name) {
   const ActorInfo* info = InternInfo(bytes);
+  if (info->is_python) throw ValueTypeError("this is a handle of a Python actor: take it as a weft::python::Actor");
   if (info->class_name != class_name) {
     throw ValueTypeError("the actor is a " + info->class_name + ", but a handle of a " + std::string(class_name) +
                          " was asked for");
@@ -122,11 +145,13 @@ const ActorInfo* FindInfo(std::string_view bytes, std::string_view class_name) {
   return info;
 }
 
+const ActorInfo* InternAnyInfo(std::string_view bytes) { return InternInfo(bytes); }
+
 std::string_view BytesOf(const ActorInfo* info) noexcept { return info->bytes; }
 
-FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name, const ActorOptions& options,
-                       Encoder& arguments) {
-  SessionState& state = NeedSession();
+namespace {
+
+void CheckOptions(const ActorOptions& options) {
   auto check = [](bool right, const char* text) {
     if (!right) throw std::invalid_argument(std::string("weft: ") + text);
   };
@@ -136,32 +161,23 @@ FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name,
   check(options.max_pending_calls == -1 || options.max_pending_calls >= 1,
         "max_pending_calls must be -1 (no limit), 1 or more");
   check(!options.get_if_exists || !options.name.empty(), "get_if_exists needs a name");
-  ActorSettings settings;
-  std::get<0>(settings) = static_cast<uint32_t>(options.max_concurrency);
   for (const auto& [group, size] : options.concurrency_groups) {
     check(!group.empty() && size >= 1, "a concurrency group needs a name and room for at least 1 call");
-    std::get<1>(settings).emplace_back(group, static_cast<uint32_t>(size));
   }
-  auto [library, exported_name] = FindExportedClass(*constructor.type);
-  std::string bytes = PackActorInfo({std::string(class_name), options.max_pending_calls, options.max_task_retries,
-                                     options.retry_exceptions, library, exported_name});
-  const ActorInfo* info = InternInfo(bytes);
-  std::get<2>(settings) = options.name;
-  std::get<3>(settings) = bytes;
+}
 
+// `constructor`: its name, options and function; what the class has in common with all is filled in here.
+Runtime::FoundActor Create(SessionState& state, core::TaskTemplate constructor, const ActorOptions& options,
+                           bool as_guest, std::string_view class_name, const std::string& info, Encoder& arguments) {
   Runtime::ActorRequest request;
-  request.to_hold = ShapeOf(options.num_cpus.value_or(0), options.num_gpus, options.memory, options.resources);
-  request.to_place = ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources);
-  core::TaskTemplate what;
-  what.kind = core::TemplateKind::kCreation;
-  what.num_returns = 0;
-  what.max_retries = 0;
-  what.name = std::string(class_name).append("::").append(LastPart(class_name));
-  what.actor_options = PackActorSettings(settings);
-  auto function = state.runtime->InternFunction(KeyOf(constructor), std::string(constructor.name), BodyOf(constructor));
-  if (!function) ThrowCoreError(function.error());
-  what.function = *function;
-  request.constructor = state.runtime->InternTemplate(std::move(what), request.to_hold);
+  request.to_hold =
+      ShapeOf(options.num_cpus.value_or(0), options.num_gpus, options.memory, options.resources, as_guest);
+  request.to_place =
+      ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources, as_guest);
+  constructor.kind = core::TemplateKind::kCreation;
+  constructor.num_returns = 0;
+  constructor.max_retries = 0;
+  request.constructor = state.runtime->InternTemplate(std::move(constructor), request.to_hold);
   request.arguments = {reinterpret_cast<const char*>(arguments.data()), arguments.size()};
   request.dependencies = {arguments.dependencies.data(), arguments.dependencies.size()};
   request.contained = {arguments.contained.data(), arguments.contained.size()};
@@ -172,11 +188,92 @@ FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name,
   request.name = options.name;
   request.name_space = options.name_space.value_or(state.name_space);
   request.class_name = class_name;
-  request.metadata = bytes;
+  request.metadata = info;
   Using guard(state);
   auto made = state.runtime->CreateActor(request);
   if (!made) ThrowActorError(state, made.error());
-  return made->metadata.empty() ? FoundActor{made->handle, info} : Found(*made, class_name);
+  return *made;
+}
+
+std::vector<std::pair<std::string, uint32_t>> GroupsOf(const ActorOptions& options) {
+  std::vector<std::pair<std::string, uint32_t>> groups;
+  for (const auto& [group, size] : options.concurrency_groups) groups.emplace_back(group, static_cast<uint32_t>(size));
+  return groups;
+}
+
+}  // namespace
+
+FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name, const ActorOptions& options,
+                       Encoder& arguments) {
+  SessionState& state = NeedSession();
+  CheckOptions(options);
+  auto [library, exported_name] = FindExportedClass(*constructor.type);
+  std::string bytes = PackActorInfo({std::string(class_name), options.max_pending_calls, options.max_task_retries,
+                                     options.retry_exceptions, library, exported_name});
+  const ActorInfo* info = InternInfo(bytes);
+  core::TaskTemplate what;
+  what.name = std::string(class_name).append("::").append(LastPart(class_name));
+  what.actor_options =
+      PackActorSettings({static_cast<uint32_t>(options.max_concurrency), GroupsOf(options), options.name, bytes});
+  auto function = state.runtime->InternFunction(KeyOf(constructor), std::string(constructor.name), BodyOf(constructor));
+  if (!function) ThrowCoreError(function.error());
+  what.function = *function;
+  auto made = Create(state, std::move(what), options, false, class_name, bytes, arguments);
+  return made.metadata.empty() ? FoundActor{made.handle, info} : Found(made, class_name);
+}
+
+FoundActor CreatePythonActor(const std::string& module, const std::string& name, const ActorOptions& options,
+                             Encoder& arguments) {
+  SessionState& state = NeedSession();
+  CheckOptions(options);
+  Encoder info;
+  info.Byte(core::kImportedActor);
+  Codec<ImportedActorInfo>::Encode(
+      info, {module, name, options.max_pending_calls, options.max_task_retries, options.retry_exceptions});
+  std::string bytes(reinterpret_cast<const char*>(info.data()), info.size());
+  Encoder settings;
+  settings.Byte(core::kImportedActor);
+  // 1 is left to the class: 1, or many if it has coroutines.
+  const uint32_t limit = options.max_concurrency == 1 ? 0 : static_cast<uint32_t>(options.max_concurrency);
+  Codec<ImportedActorSettings>::Encode(
+      settings, {name, limit, GroupsOf(options), options.name, options.name_space.value_or(state.name_space)});
+  core::TaskTemplate what;
+  what.name = name + ".__init__";
+  const auto size = static_cast<uint32_t>(settings.size());
+  what.actor_options.append(reinterpret_cast<const char*>(&size), sizeof size);
+  what.actor_options.append(reinterpret_cast<const char*>(settings.data()), settings.size());
+  what.actor_options += bytes;
+  what.function = PythonFunction(*state.runtime, module, name);
+  auto made = Create(state, std::move(what), options, NeedsGuest(state), name, bytes, arguments);
+  return {made.handle, InternInfo(made.metadata.empty() ? bytes : made.metadata)};
+}
+
+FoundActor LookupPythonActor(const std::string& name, const std::string* name_space) {
+  SessionState& state = NeedSession();
+  Using guard(state);
+  auto found = state.runtime->LookupActor(name, name_space ? *name_space : state.name_space);
+  if (!found) ThrowActorError(state, found.error());
+  if (!found->handle) throw ActorDiedError("the actor has ended");
+  return {found->handle, InternInfo(found->metadata)};
+}
+
+void SubmitPythonCall(Object* handle, const ActorInfo* info, std::string_view method, uint32_t num_returns,
+                      const CallOptions& options, Encoder& arguments, Object** returns) {
+  SessionState& state = NeedSession();
+  core::TaskTemplate what;
+  what.kind = core::TemplateKind::kCall;
+  auto function = state.runtime->InternFunction(core::kNativeCall, "", "");
+  if (!function) ThrowCoreError(function.error());
+  what.function = *function;
+  what.num_returns = num_returns;
+  what.max_retries = options.max_task_retries.value_or(info->max_task_retries);
+  what.method = method;
+  what.name = !options.name.empty()      ? options.name
+              : info->class_name.empty() ? std::string(method)
+                                         : info->class_name + "." + std::string(method);
+  what.group = options.concurrency_group;
+  if (options.retry_exceptions.value_or(info->retry_exceptions)) what.retry_exceptions.push_back('*');
+  SubmitCallOf(state, handle, info, state.runtime->InternTemplate(std::move(what), {}), arguments, returns);
 }
 
 FoundActor LookupActor(const std::string& name, const std::string* name_space, std::string_view class_name) {
@@ -205,16 +302,7 @@ void SubmitCall(FunctionRecord& method, Object* handle, const ActorInfo* info, c
       bound = BindDefaultCall(*state.runtime, method, info, state.epoch);
     what = bound->what;
   }
-  const size_t max_pending = info->max_pending_calls > 0 ? static_cast<size_t>(info->max_pending_calls) : 0;
-  if (!state.runtime->SubmitCall(handle, what, {reinterpret_cast<const char*>(arguments.data()), arguments.size()},
-                                 {arguments.dependencies.data(), arguments.dependencies.size()},
-                                 {arguments.contained.data(), arguments.contained.size()}, max_pending, returns)) {
-    throw PendingCallsLimitExceeded(std::to_string(max_pending) +
-                                    " calls of this process to the actor are pending, as many as its "
-                                    "max_pending_calls allows; '" +
-                                    what->name +
-                                    "' was not called. Wait for some of them (weft::wait) before calling again");
-  }
+  SubmitCallOf(state, handle, info, what, arguments, returns);
 }
 
 void KillActor(Object* handle, bool no_restart) { NeedRuntime().KillActor(handle, no_restart); }

@@ -1,10 +1,15 @@
 #include "weft/context.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 
 #include "api_cpp/cpp_runner.h"
 #include "base/clock.h"
 #include "os/futex.h"
+#include "runtime/observation.h"
+#include "weft/errors.h"
+#include "wire/languages.h"
 
 namespace weft {
 namespace {
@@ -15,7 +20,27 @@ std::string Hex(const char* format, uint64_t number) {
   return text;
 }
 
+core::NodeInfo AskNode() {
+  detail::SessionState& state = detail::NeedSession();
+  detail::Using guard(state);
+  core::Observation seen = core::Ask(::geteuid(), state.runtime->node_pid(), 0, 0, core::NowNs() + core::kPatienceNs);
+  if (!seen.node) throw WeftError("the node daemon cannot be asked for its resources: " + seen.error);
+  return std::move(*seen.node);
+}
+
+std::map<std::string, double> Amounts(const core::ResourceAmounts& amounts) {
+  std::map<std::string, double> result;
+  for (const auto& [name, amount] : amounts) {
+    if (amount > 0 && name != core::kGuestWorker) result[name] = static_cast<double>(amount) / core::kResourceUnit;
+  }
+  return result;
+}
+
 }  // namespace
+
+std::map<std::string, double> cluster_resources() { return Amounts(AskNode().total); }
+
+std::map<std::string, double> available_resources() { return Amounts(AskNode().available); }
 
 Context context() {
   detail::SessionState& state = detail::NeedSession();
@@ -32,9 +57,7 @@ Context context() {
   result.task_name = call->what->name;
   result.attempt = static_cast<int>(call->attempt);
   const core::AssignedLease& lease = detail::g_runner->executor()->lease();
-  for (const auto& [name, amount] : lease.resources) {
-    result.resources[name] = static_cast<double>(amount) / core::kResourceUnit;
-  }
+  result.resources = Amounts(lease.resources);
   for (const auto& [number, amount] : lease.gpus) result.gpu_ids.push_back(static_cast<int>(number));
   if (lease.actor) {
     result.actor_id = core::ToString(lease.actor);

@@ -158,8 +158,8 @@ FunctionRecord* CppRunner::FunctionOf(core::DefinedTemplate& what) {
     function = MethodByName(what.method);
   } else {
     function = FindFunction(what.key);
-    if (!function && what.body.starts_with(kLibraryMark)) {
-      std::string path = what.body.substr(kLibraryMark.size());
+    if (!function && what.body.starts_with(core::kLibraryMark)) {
+      std::string path = what.body.substr(core::kLibraryMark.size());
       LoadTaskLibrary(path);
       function = FindFunction(what.key);
       if (!function) {

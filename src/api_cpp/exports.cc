@@ -66,7 +66,7 @@ std::string BodyOf(const FunctionRecord& function) {
   std::string file = FileOf(&function);
   char own[PATH_MAX];
   if (file.empty() || (::realpath("/proc/self/exe", own) && file == own)) return "";
-  return std::string(kLibraryMark) + file;
+  return std::string(core::kLibraryMark) + file;
 }
 
 LoadedLibrary LoadTaskLibrary(const std::string& path) {

@@ -10,11 +10,9 @@
 #include "weft/detail/bridge.h"
 #include "weft/library.h"
 #include "wire/ids.h"
+#include "wire/languages.h"
 
 namespace weft::detail {
-
-// The body of a function that lies in a library, for workers that have not loaded it: this, then the path.
-inline constexpr std::string_view kLibraryMark = "\1c++ library\n";
 
 // The body of a function as it travels: empty if it lies in the program itself, which every worker has.
 std::string BodyOf(const FunctionRecord& function);

@@ -8,6 +8,7 @@
 #include "api_cpp/identity.h"
 #include "api_cpp/submission.h"
 #include "weft/remote.h"
+#include "wire/languages.h"
 
 namespace weft::detail {
 
@@ -28,7 +29,7 @@ void AddAmount(core::ResourceAmounts& shape, const std::string& name, double amo
 }  // namespace
 
 core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
-                              const std::vector<std::pair<std::string, double>>& resources) {
+                              const std::vector<std::pair<std::string, double>>& resources, bool as_guest) {
   core::ResourceAmounts shape;
   AddAmount(shape, "CPU", num_cpus);
   AddAmount(shape, "GPU", num_gpus);
@@ -39,24 +40,28 @@ core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
     }
     AddAmount(shape, name, amount);
   }
+  if (as_guest) shape.emplace_back(core::kGuestWorker, 1);
   std::sort(shape.begin(), shape.end());
   return shape;
+}
+
+void FillTemplate(core::TaskTemplate& what, const TaskOptions& options, const std::string& name) {
+  what.max_retries = options.max_retries.value_or(3);
+  if (what.max_retries < -1) throw std::invalid_argument("weft: max_retries must be -1 (no limit), 0 or more");
+  what.name = options.name.empty() ? name : options.name;
+  if (options.retry_exceptions) what.retry_exceptions.push_back('*');  // any
 }
 
 const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& options) {
   Runtime& runtime = NeedRuntime();
   core::ResourceAmounts shape =
       ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources);
-  int max_retries = options.max_retries.value_or(3);
-  if (max_retries < -1) throw std::invalid_argument("weft: max_retries must be -1 (no limit), 0 or more");
   core::TaskTemplate what;
   auto interned = runtime.InternFunction(KeyOf(function), std::string(function.name), BodyOf(function));
   if (!interned) ThrowCoreError(interned.error());
   what.function = *interned;
   what.num_returns = function.num_returns;
-  what.max_retries = max_retries;
-  what.name = options.name.empty() ? std::string(function.name) : options.name;
-  if (options.retry_exceptions) what.retry_exceptions.push_back('*');  // any
+  FillTemplate(what, options, std::string(function.name));
   return runtime.InternTemplate(std::move(what), shape);
 }
 

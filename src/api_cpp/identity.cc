@@ -117,6 +117,8 @@ FunctionRecord::FunctionRecord(Kind kind, const std::type_info* type, Prepare pr
   }
 }
 
+core::FunctionKey HashOf(const std::string& bytes) { return Hash(bytes); }
+
 core::FunctionKey KeyOf(const FunctionRecord& function) {
   // The record is data, which no linker folds; the code of two functions may become one.
   Search search{reinterpret_cast<uintptr_t>(&function), {}};

@@ -4,11 +4,14 @@
 // wrong function. Names play no part: static functions of different files never collide.
 #pragma once
 
+#include <string>
+
 #include "weft/detail/bridge.h"
 #include "wire/ids.h"
 
 namespace weft::detail {
 
+core::FunctionKey HashOf(const std::string& bytes);
 core::FunctionKey KeyOf(const FunctionRecord& function);
 // The function of this program with that key; nullptr if there is none. Main thread of a worker.
 FunctionRecord* FindFunction(const core::FunctionKey& key);

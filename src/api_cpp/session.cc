@@ -245,6 +245,12 @@ uint32_t OpenSession(const InitOptions& options) {
   session.open.object_store_bytes = options.object_store_memory;
   session.open.python_workers = 0;
   session.open.worker_command = OwnCommand(executable);
+  // Started when Python is first called, if ever.
+  const char* python = std::getenv("WEFT_PYTHON");
+  session.open.guest_command = {!options.python.empty() ? options.python
+                                : python && *python     ? python
+                                                        : "python3",
+                                "-m", "weft._guest"};
   for (char** entry = environ; *entry; ++entry) {
     if (std::strncmp(*entry, kNamespace, std::strlen(kNamespace)) != 0) session.open.environment.push_back(*entry);
   }

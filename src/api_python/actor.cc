@@ -10,6 +10,7 @@
 #include "api_python/options.h"
 #include "api_python/python_runner.h"
 #include "api_python/submission.h"
+#include "wire/languages.h"
 
 namespace weft::python {
 namespace {
@@ -55,7 +56,7 @@ HandleObject* Handle(PyObject* self) { return reinterpret_cast<HandleObject*>(se
 MethodObject* Method(PyObject* self) { return reinterpret_cast<MethodObject*>(self); }
 
 // C++ classes say so by how their description begins.
-bool IsCpp(PyObject* info) { return PyBytes_AS_STRING(Info(info)->blob)[0] == '\1'; }
+bool IsCpp(PyObject* info) { return PyBytes_AS_STRING(Info(info)->blob)[0] == core::kCppActor; }
 
 Object* ObjectOfHandle(PyObject* self) {
   if (Handle(self)->epoch != g_epoch || !g_runtime) {
@@ -327,15 +328,17 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   const core::TaskTemplate* what = entry->what;
   const int64_t limit = Info(Handle(method->handle)->info)->max_pending_calls;
   const size_t max_pending = limit > 0 ? static_cast<size_t>(limit) : 0;
-  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, IsCpp(Handle(method->handle)->info), [&](const EncodedCall& call, Object** returns) {
-    if (runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, returns)) {
-      return true;
-    }
-    RaiseSystemError("PendingCallsLimitExceeded\n" + std::to_string(max_pending) +
-                     " calls of this process to the actor are pending, as many as its max_pending_calls allows; '" +
-                     what->name + "' was not called. Wait for some of them (weft.wait) before calling again");
-    return false;
-  });
+  return EncodeAndSubmit(
+      runtime, what, args, nargs, kwnames, IsCpp(Handle(method->handle)->info),
+      [&](const EncodedCall& call, Object** returns) {
+        if (runtime->SubmitCall(handle, what, call.bytes, call.dependencies, call.contained, max_pending, returns)) {
+          return true;
+        }
+        RaiseSystemError("PendingCallsLimitExceeded\n" + std::to_string(max_pending) +
+                         " calls of this process to the actor are pending, as many as its max_pending_calls allows; '" +
+                         what->name + "' was not called. Wait for some of them (weft.wait) before calling again");
+        return false;
+      });
 }
 
 PyObject* CallActorModule(const char* name, PyObject* self, PyObject* argument) {
@@ -450,6 +453,10 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
     return nullptr;
   }
   request.max_restarts = static_cast<int32_t>(max_restarts);
+  if (!IsCpp(info)) {
+    AskForPythonWorker(runtime, request.to_place);
+    AskForPythonWorker(runtime, request.to_hold);
+  }
   Py_ssize_t size;
   const char* class_name = PyUnicode_AsUTF8AndSize(Info(info)->name, &size);
   if (!class_name) return nullptr;

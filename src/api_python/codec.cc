@@ -797,7 +797,7 @@ bool MoveToRoom(ObjectId id, Encoded& out) {
 
 }  // namespace
 
-bool EncodeValue(PyObject* value, ObjectId id, Encoded& out) {
+bool EncodeValue(PyObject* value, ObjectId id, Encoded& out, bool native) {
   out.bytes.clear();
   out.bytes.push_back(static_cast<char>(ValueFormat::kNative));
   std::vector<Object*> references;
@@ -813,6 +813,18 @@ bool EncodeValue(PyObject* value, ObjectId id, Encoded& out) {
   out.bytes.clear();
   int array = EncodeArray(value, id, out);
   if (array != 0) return array > 0;
+  if (native && inside) {
+    references.clear();
+    out.bytes.assign(1, static_cast<char>(ValueFormat::kNative));
+    NativeEncoder encoder(out.bytes, references, kMaxReferencesSize, true);
+    if (encoder.Encode(value, 0)) {
+      for (Object* object : references) Runtime::AddReference(object);
+      inside->objects.insert(inside->objects.end(), references.begin(), references.end());
+      return MoveToRoom(id, out);
+    }
+    if (PyErr_Occurred()) return false;
+    out.bytes.clear();
+  }
   return EncodePickle(value, id, out);
 }
 
@@ -841,8 +853,8 @@ PyObject* DecodeValue(std::string_view bytes, bool stored, Object* object) {
 
 namespace {
 
-// An object that holds the value in the native format, whatever its size. nullptr with an exception set: other languages
-// cannot read it.
+// An object that holds the value in the native format, whatever its size. nullptr with an exception set: other
+// languages cannot read it.
 Object* PutNative(PyObject* value, const char* function) {
   std::string bytes(1, static_cast<char>(core::ValueFormat::kNative));
   std::vector<Object*> contained;
@@ -850,11 +862,12 @@ Object* PutNative(PyObject* value, const char* function) {
   if (!encoder.Encode(value, 0)) {
     if (PyErr_Occurred()) return nullptr;
     const bool named = encoder.refused() != nullptr;
-    PyErr_Format(PyExc_TypeError,
-                 "'%s' is C++ and cannot take a %s%s: numbers, strings, bytes, lists, tuples, dicts, sets, NumPy arrays "
-                 "(not inside others), references and handles of actors can be passed",
-                 function, Py_TYPE(named ? encoder.refused() : value)->tp_name,
-                 named && encoder.refused() != value ? " inside its arguments" : "");
+    PyErr_Format(
+        PyExc_TypeError,
+        "'%s' is C++ and cannot take a %s%s: numbers, strings, bytes, lists, tuples, dicts, sets, NumPy arrays "
+        "(not inside others), references and handles of actors can be passed",
+        function, Py_TYPE(named ? encoder.refused() : value)->tp_name,
+        named && encoder.refused() != value ? " inside its arguments" : "");
     return nullptr;
   }
   if (bytes.size() <= core::kMaxInlineBytes) return g_runtime->PutInline(bytes, contained);

@@ -28,7 +28,7 @@ struct Encoded {
 
 // Encodes a whole value: inline if it is small, else into the store, where it will belong to `id` (none: to be put).
 // References inside are collected by the caller's Contained. False with an exception set.
-bool EncodeValue(PyObject* value, ObjectId id, Encoded& out);
+bool EncodeValue(PyObject* value, ObjectId id, Encoded& out, bool native = false);
 
 // A whole value. `object` is what views of stored bytes keep alive; may be nullptr for bytes that are not stored.
 PyObject* DecodeValue(std::string_view bytes, bool stored, Object* object);

@@ -7,6 +7,7 @@
 #include "api_cpp/identity.h"
 #include "api_python/codec.h"
 #include "weft/actor.h"
+#include "wire/languages.h"
 
 namespace weft::python {
 namespace {
@@ -51,7 +52,7 @@ PyObject* LoadLibrary(PyObject*, PyObject* argument) {
     Owned described(Describe(*item));
     if (!exports || !described || PyList_Append(exports.get(), described.get()) != 0) return nullptr;
   }
-  std::string body = std::string(detail::kLibraryMark) + library.path;
+  std::string body = std::string(core::kLibraryMark) + library.path;
   Owned path(PyUnicode_DecodeFSDefault(library.path.c_str())), bytes(Bytes(body));
   if (!path || !bytes) return nullptr;
   return Py_BuildValue("OsOO", path.get(), library.text.c_str(), bytes.get(), exports.get());
@@ -103,7 +104,15 @@ PyObject* ActorSettings(PyObject*, PyObject* args) {
   return Bytes(detail::PackActorSettings(settings));
 }
 
-PyMethodDef functions[] = {{"load_cpp_library", LoadLibrary, METH_O, nullptr},
+PyObject* DecodeNative(PyObject*, PyObject* argument) {
+  char* bytes;
+  Py_ssize_t size;
+  if (PyBytes_AsStringAndSize(argument, &bytes, &size) != 0) return nullptr;
+  return DecodeValue({bytes, static_cast<size_t>(size)}, false, nullptr);
+}
+
+PyMethodDef functions[] = {{"decode_native", DecodeNative, METH_O, nullptr},
+                           {"load_cpp_library", LoadLibrary, METH_O, nullptr},
                            {"cpp_actor_info", ActorInfo, METH_VARARGS, nullptr},
                            {"read_cpp_actor_info", ReadActorInfo, METH_O, nullptr},
                            {"cpp_actor_settings", ActorSettings, METH_VARARGS, nullptr},

@@ -20,7 +20,7 @@ void LanguageRunner::SetExecutor(core::Executor* executor) {
 
 bool LanguageRunner::IsCpp(const core::DefinedTemplate& what) const {
   if (what.kind == core::TemplateKind::kCall) return cpp_actor_.load(std::memory_order_relaxed);
-  return what.body.starts_with(detail::kLibraryMark);
+  return what.body.starts_with(core::kLibraryMark);
 }
 
 void LanguageRunner::NeedCpp() {
@@ -51,9 +51,7 @@ void LanguageRunner::Run(const std::vector<ObjectId>& returns, core::TaskOutcome
 
 core::ActorMode LanguageRunner::mode() { return cpp_actor_ ? cpp_->mode() : python_.mode(); }
 
-void LanguageRunner::Keep(core::Execution& execution) {
-  cpp_actor_ ? cpp_->Keep(execution) : python_.Keep(execution);
-}
+void LanguageRunner::Keep(core::Execution& execution) { cpp_actor_ ? cpp_->Keep(execution) : python_.Keep(execution); }
 
 void LanguageRunner::Start(core::Execution& execution) {
   cpp_actor_ ? cpp_->Start(execution) : python_.Start(execution);

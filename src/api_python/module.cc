@@ -707,8 +707,8 @@ PyMethodDef fast_methods[] = {
 NB_MODULE(_core, m) {
   using namespace weft::python;
   if (!InitRefType(m.ptr()) || !InitBufferTypes(m.ptr()) || !InitRemoteFunctionType(m.ptr()) ||
-      !InitActorTypes(m.ptr()) || !InitCompletionsType(m.ptr()) || !AddWorkerFunctions(m.ptr()) || !AddCppFunctions(m.ptr()) ||
-      PyModule_AddFunctions(m.ptr(), fast_methods) != 0) {
+      !InitActorTypes(m.ptr()) || !InitCompletionsType(m.ptr()) || !AddWorkerFunctions(m.ptr()) ||
+      !AddCppFunctions(m.ptr()) || PyModule_AddFunctions(m.ptr(), fast_methods) != 0) {
     throw nb::python_error();
   }
   m.def("start", &Start);

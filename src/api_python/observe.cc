@@ -1,19 +1,14 @@
 #include "api_python/observe.h"
 
 #include <nanobind/stl/string.h>
-#include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "events/event_log.h"
-#include "os/abstract_socket.h"
-#include "os/socket.h"
-#include "transport/message_stream.h"
+#include "runtime/observation.h"
 #include "wire/messages.h"
 #include "wire/state_report.h"
 
@@ -21,78 +16,6 @@ namespace weft::python {
 namespace {
 
 namespace nb = nanobind;
-
-constexpr int64_t kPatienceNs = 5'000'000'000;  // the daemon answers in microseconds, unless the machine is swamped
-
-// What came, without Python objects: collected outside the GIL.
-struct Observation {
-  struct Process {
-    core::ProcessInfo info;
-    core::UniqueFd log;
-  };
-  std::optional<core::NodeInfo> node;
-  std::vector<Process> processes;
-  std::vector<core::ActorInfo> actors;
-  std::vector<core::WorkerOutput> output;
-  std::vector<std::pair<core::ProcessId, core::ProcessReport>> reports;
-  bool complete = false;  // every process has answered
-  std::string error;
-};
-
-Observation Ask(uint32_t uid, int pid, uint32_t what, uint32_t limit, int64_t deadline_ns) {
-  Observation seen;
-  auto fail = [&](std::string why) {
-    seen.error = std::move(why);
-    return std::move(seen);
-  };
-  auto socket = ConnectToSession(uid, pid);
-  if (!socket) return fail(socket.error().message);
-  core::MessageStream stream(std::move(*socket));
-  stream.Queue(core::Observe{.what = what, .limit = limit});
-  uint32_t awaited = 0;
-  bool answered = false;
-  for (;;) {
-    if (!stream.Flush()) return fail("the node daemon has closed the connection");
-    while (auto received = stream.Next()) {
-      auto& message = received->message;
-      if (auto* node = std::get_if<core::NodeInfo>(&message)) {
-        seen.node = std::move(*node);
-      } else if (auto* process = std::get_if<core::ProcessInfo>(&message)) {
-        seen.processes.push_back({std::move(*process), {}});
-        if (!received->fds.empty()) seen.processes.back().log = std::move(received->fds[0]);
-      } else if (auto* actor = std::get_if<core::ActorInfo>(&message)) {
-        seen.actors.push_back(std::move(*actor));
-      } else if (auto* output = std::get_if<core::WorkerOutput>(&message)) {
-        seen.output.push_back(std::move(*output));
-      } else if (auto* observed = std::get_if<core::Observed>(&message)) {
-        answered = true;
-        awaited = observed->reports;
-      } else if (auto* report = std::get_if<core::StateReport>(&message)) {
-        core::ProcessReport decoded;
-        if (core::DecodeReport(report->report, decoded)) {
-          seen.reports.emplace_back(report->process, std::move(decoded));
-        } else if (awaited > 0) {
-          --awaited;
-        }
-      }
-    }
-    if (answered && seen.reports.size() >= awaited) {
-      seen.complete = true;
-      return seen;
-    }
-    if (stream.state() != core::MessageStream::State::kOpen) {
-      return fail(answered ? "the session has ended" : "the node daemon does not answer this program's questions");
-    }
-    if (stream.Receive()) continue;
-    int64_t left_ms = (deadline_ns - core::NowNs()) / 1'000'000;
-    if (left_ms <= 0) {
-      if (answered) return seen;  // a process that is stopped, or dead by now: told without it
-      return fail("the node daemon did not answer in time");
-    }
-    pollfd wait{stream.fd(), static_cast<short>(stream.queued_bytes() > 0 ? POLLIN | POLLOUT : POLLIN), 0};
-    ::poll(&wait, 1, static_cast<int>(std::min<int64_t>(left_ms, 1000)));
-  }
-}
 
 nb::object Id(core::ObjectId id) {
   if (!id) return nb::none();
@@ -152,10 +75,10 @@ nb::dict Report(core::ProcessId process, const core::ProcessReport& report) {
 }
 
 nb::dict Observe(uint32_t uid, int pid, uint32_t what, uint32_t limit, double timeout) {
-  Observation seen;
+  core::Observation seen;
   {
     nb::gil_scoped_release release;
-    seen = Ask(uid, pid, what, limit, core::NowNs() + static_cast<int64_t>(timeout * 1e9));
+    seen = core::Ask(uid, pid, what, limit, core::NowNs() + static_cast<int64_t>(timeout * 1e9));
   }
   if (!seen.error.empty()) throw nb::value_error(seen.error.c_str());
   nb::dict result;
@@ -217,10 +140,10 @@ nb::dict SessionResources() {
   Runtime* runtime = NeedRuntime();
   if (!runtime) throw nb::python_error();
   const int pid = runtime->node_pid();
-  Observation seen;
+  core::Observation seen;
   {
     nb::gil_scoped_release release;
-    seen = Ask(::geteuid(), pid, 0, 0, core::NowNs() + kPatienceNs);
+    seen = core::Ask(::geteuid(), pid, 0, 0, core::NowNs() + core::kPatienceNs);
   }
   if (!seen.node) {
     RaiseSystemError("WeftError\nthe node daemon cannot be asked for its resources: " + seen.error);
@@ -233,18 +156,6 @@ nb::dict SessionResources() {
 }
 
 }  // namespace
-
-core::Result<core::UniqueFd> ConnectToSession(uint32_t uid, int pid) {
-  auto socket = core::ConnectAbstract(core::ObserverSocketName(uid, pid));
-  if (!socket)
-    return core::Error{core::ErrorKind::kGone, "there is no session with this daemon: " + socket.error().message};
-  // Anybody can listen under any abstract name: ask the kernel who does.
-  auto listener = core::PeerUid(socket->get());
-  if (!listener || *listener != uid)
-    return core::Error{core::ErrorKind::kGone, "another user listens in the place of the node daemon"};
-  if (auto status = core::SetNonblocking(socket->get(), true); !status.ok()) return status.error();
-  return std::move(*socket);
-}
 
 nb::object Text(std::string_view text) {
   return nb::steal(PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace"));

@@ -7,15 +7,11 @@
 #include <string_view>
 
 #include "api_python/state.h"
-#include "base/result.h"
-#include "os/fd.h"
 
 namespace weft::python {
 
 void DefineObserve(nanobind::module_& m);
 
-// A nonblocking connection to the daemon of a session, which is the user's whose it should be.
-core::Result<core::UniqueFd> ConnectToSession(uint32_t uid, int pid);
 // Names come from other processes and may hold any bytes.
 nanobind::object Text(std::string_view text);
 

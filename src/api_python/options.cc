@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "api_python/object_ref.h"
+#include "wire/languages.h"
 
 namespace weft::python {
 namespace {
@@ -75,6 +76,12 @@ bool ReadShape(PyObject* options, const char* cpus_name, core::ResourceAmounts& 
   }
   std::sort(shape.begin(), shape.end());
   return true;
+}
+
+void AskForPythonWorker(Runtime* runtime, core::ResourceAmounts& shape) {
+  if (runtime->welcome().python_workers != 0) return;
+  shape.emplace_back(core::kGuestWorker, 1);
+  std::sort(shape.begin(), shape.end());
 }
 
 const core::Function* InternExported(Runtime* runtime, PyObject* exported) {

@@ -13,6 +13,7 @@
 
 #include "api_python/observe.h"
 #include "base/clock.h"
+#include "runtime/observation.h"
 #include "runtime/wait_graph.h"
 #include "transport/message_stream.h"
 #include "wire/peer_message.h"
@@ -227,7 +228,7 @@ nb::list Inquire(uint32_t uid, int pid, Do inquire) {
   std::string error;
   {
     nb::gil_scoped_release release;
-    auto socket = ConnectToSession(uid, pid);
+    auto socket = core::ConnectToSession(uid, pid);
     if (!socket) {
       error = socket.error().message;
     } else {

@@ -10,6 +10,7 @@
 #include "api_python/actor.h"
 #include "api_python/buffers.h"
 #include "base/clock.h"
+#include "wire/languages.h"
 
 namespace weft::python {
 
@@ -64,8 +65,10 @@ PyObject* PythonRunner::FunctionOf(const core::TaskCall& from) {
       loaded_.erase(what.key);
       return nullptr;
     }
-    what.body.clear();
-    what.body.shrink_to_fit();
+    if (!what.body.starts_with(core::kImportMark)) {
+      what.body.clear();
+      what.body.shrink_to_fit();
+    }
   }
   what.front_end = loaded;
   return loaded;
@@ -81,6 +84,7 @@ void PythonRunner::Prepare(const core::TaskCall& from) {
   call.task = from.first_return;
   call.execution = from.execution;
   call.function = FunctionOf(from);
+  call.native = from.what->key == core::kNativeCall || from.what->body.starts_with(core::kImportMark);
   call.failed = !call.function || !DecodeCall(from, call.arguments, &call.num_positional, &call.kwnames);
 }
 
@@ -172,7 +176,7 @@ bool PythonRunner::Encode(const PythonCall& call, PyObject* value, ObjectId id, 
   Contained inside;
   Encoded encoded;
   encoded.bytes.swap(out.bytes);
-  if (!EncodeValue(value, id, encoded)) return false;
+  if (!EncodeValue(value, id, encoded, call.native)) return false;
   if (inside.objects.size() > kMaxReferencesPerReturn) {
     if (encoded.room.data) runtime_.Abandon(encoded.room);
     PyErr_Format(
@@ -560,6 +564,7 @@ PyObject* CurrentCall(PyObject*, PyObject*) {
     if (!item || PyList_Append(gpus.get(), item.get()) != 0) return nullptr;
   }
   for (const auto& [name, amount] : lease.resources) {
+    if (name == core::kGuestWorker) continue;
     Owned item(PyFloat_FromDouble(static_cast<double>(amount) / core::kResourceUnit));
     if (!item || PyDict_SetItemString(resources.get(), name.c_str(), item.get()) != 0) return nullptr;
   }

@@ -29,6 +29,7 @@ struct PythonCall {
   std::vector<PyObject*> arguments;
   size_t num_positional = 0;
   PyObject* kwnames = nullptr;
+  bool native = false;  // for a caller of another language: its results are, if they can be, in the native format
   bool failed = false;  // to decode; the exception is in `error`
   PyObject* error = nullptr;
   uint32_t attempt = 0;

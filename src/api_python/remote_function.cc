@@ -6,11 +6,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "api_cpp/exports.h"
 #include "api_python/codec.h"
 #include "api_python/options.h"
 #include "api_python/python_runner.h"
 #include "api_python/submission.h"
+#include "wire/languages.h"
 
 namespace weft::python {
 namespace {
@@ -103,7 +103,8 @@ bool Prepare(RemoteFunctionObject* f, Runtime* runtime) {
   what.max_retries = static_cast<int32_t>(max_retries);
   what.function = InternExported(runtime, f->exported);
   if (!what.function) return false;
-  f->native = what.function->body.starts_with(detail::kLibraryMark);
+  f->native = what.function->body.starts_with(core::kLibraryMark);
+  if (!f->native) AskForPythonWorker(runtime, shape);
   f->what = runtime->InternTemplate(std::move(what), shape);
   f->epoch = g_epoch;
   return true;
@@ -123,10 +124,11 @@ PyObject* Remote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, PyObje
   if (g_local_task) return CallLocal(self, args, nargs, kwnames);
   if (f->epoch != g_epoch && !Prepare(f, runtime)) return nullptr;
   const core::TaskTemplate* what = f->what;
-  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, f->native, [&](const EncodedCall& call, Object** returns) {
-    runtime->Submit(what, call.bytes, call.dependencies, call.contained, returns);
-    return true;
-  });
+  return EncodeAndSubmit(runtime, what, args, nargs, kwnames, f->native,
+                         [&](const EncodedCall& call, Object** returns) {
+                           runtime->Submit(what, call.bytes, call.dependencies, call.contained, returns);
+                           return true;
+                         });
 }
 
 PyObject* CallPython(const char* name, PyObject* self, PyObject* argument) {

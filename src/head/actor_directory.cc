@@ -323,7 +323,7 @@ void ActorDirectory::TellAll(const Entry& entry, const std::string& why, std::ve
 void ActorDirectory::GiveNameUp(Actor& actor) {
   if (!actor.has_name) return;
   actor.has_name = false;
-  names_.erase({actor.name_space, actor.name});
+  if (!faults.keep_names_of_the_dead) names_.erase({actor.name_space, actor.name});
 }
 
 void ActorDirectory::StopWatching(ObjectId id, const std::set<ProcessId>& watchers) {
@@ -436,6 +436,7 @@ void ActorDirectory::WorkerEnded(ObjectId id, const ProcessEnded& event, std::ve
   auto& entry = *actors_.find(id);
   auto& actor = entry.second;
   std::string called = Called(actor, event.pid);
+  if (faults.restart_the_killed && actor.ending == Ending::kKilled) actor.ending = Ending::kNo;
   if (actor.ending != Ending::kNo) return Die(id, called + " " + actor.why_ending, "", out);
 
   std::string why = called + (event.how.starts_with("killed") ? " was " : " ") + event.how;

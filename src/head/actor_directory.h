@@ -149,6 +149,12 @@ class ActorDirectory {
     size_t early = 10'000;  // actors that were spoken of before they were created
   };
 
+  // Planted bugs, to show that the simulator finds them. All off outside the simulator's own tests.
+  struct Faults {
+    bool restart_the_killed = false;
+    bool keep_names_of_the_dead = false;
+  };
+
   ActorDirectory() = default;
   explicit ActorDirectory(Limits limits) : limits_(limits) {}
 
@@ -179,6 +185,8 @@ class ActorDirectory {
   std::vector<ActorInfo> Describe() const;
 
   void CheckInvariants() const;
+
+  Faults faults;
 
  private:
   using Name = std::pair<std::string, std::string>;  // namespace, name

@@ -131,6 +131,7 @@ int NodeDaemon::Run() {
       scheduler_->Handle(TimePassed{now}, scheduler_actions_);
       Settle();
       pool_->TimePassed(now, pool_actions_);
+      if (guest_pool_) guest_pool_->TimePassed(now, pool_actions_);
       Settle();
       if (directory_.next_wakeup_ns() <= now) {
         directory_.Handle(DirectoryTicked{now}, directory_actions_);
@@ -157,6 +158,7 @@ int64_t NodeDaemon::NextDeadline() const {
   }
   if (scheduler_ && leaving_until_ns_ == 0) {
     next = std::min({next, scheduler_->next_wakeup_ns(), pool_->next_wakeup_ns(), directory_.next_wakeup_ns()});
+    if (guest_pool_) next = std::min(next, guest_pool_->next_wakeup_ns());
     next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
   }
   return next;
@@ -242,7 +244,7 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   if (!IsValidShape(message.resources)) return refuse("its resources are not in order");
   if (AmountOf(message.resources, kGpu) > kMaxGpus) return refuse("no machine has so many GPUs");
   if (message.worker_command.empty() || message.worker_command[0].empty()) return refuse("it names no worker program");
-  for (const auto* list : {&message.worker_command, &message.environment}) {
+  for (const auto* list : {&message.worker_command, &message.guest_command, &message.environment}) {
     if (std::any_of(list->begin(), list->end(), HasNul)) return refuse("a NUL byte in its command or environment");
   }
   if (HasNul(message.working_directory)) return refuse("a NUL byte in its working directory");
@@ -252,12 +254,23 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   auto cpus = static_cast<uint64_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
   uint64_t most =
       descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
+  const bool guests = !session_->guest_command.empty();
+  ResourceAmounts resources = session_->resources;
+  if (guests) {
+    resources.emplace_back(kGuestWorker, int64_t{1} << 40);
+    std::sort(resources.begin(), resources.end());
+  }
   scheduler_ = std::make_unique<LocalScheduler>(
-      LocalScheduler::Config{session_->resources, static_cast<uint32_t>(std::min<uint64_t>(most, 4096))});
+      LocalScheduler::Config{std::move(resources), static_cast<uint32_t>(std::min<uint64_t>(most, 4096))});
   WorkerPool::Config pool;
   pool.prestart = static_cast<uint32_t>(std::min<uint64_t>(cpus, kMaxPrestart));
   pool.keep = static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(cpus, 1), 4096));
+  if (guests) pool.number_step = 2;
   pool_ = std::make_unique<WorkerPool>(pool);
+  if (guests) {  // none before somebody asks for one
+    guest_pool_ = std::make_unique<WorkerPool>(
+        WorkerPool::Config{.keep = pool.keep, .first_number = pool.first_number + 1, .number_step = 2, .guests = true});
+  }
   uint64_t store_bytes = session_->object_store_bytes;
   if (store_bytes == 0) store_bytes = DefaultCapacity(ReadMemoryLimits());
   budget_ = std::make_unique<MemoryBudget>(MemoryBudget::Options{.capacity_bytes = store_bytes});
@@ -267,6 +280,15 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   scheduler_->Handle(ProcessJoined{process.id, false}, scheduler_actions_);
   FlushAll();  // the driver goes on while we start what it will need
   pool_->SessionOpened(NowNs(), pool_actions_);
+}
+
+// The numbers of guests are odd.
+bool NodeDaemon::IsGuest(ProcessId worker) const { return guest_pool_ && worker.value % 2 != 0; }
+
+WorkerPool& NodeDaemon::PoolOf(ProcessId worker) { return IsGuest(worker) ? *guest_pool_ : *pool_; }
+
+const std::vector<std::string>& NodeDaemon::ZygoteCommand() const {
+  return session_->python_workers != 0 ? session_->worker_command : session_->guest_command;
 }
 
 bool NodeDaemon::Welcomed(Process& process) {
@@ -280,6 +302,7 @@ bool NodeDaemon::Welcomed(Process& process) {
   Welcome welcome;
   welcome.process = process.id;
   welcome.driver = ProcessId{1};
+  welcome.python_workers = session_->python_workers;
   welcome.object_store_bytes = budget_->capacity_bytes();
   welcome.reserved_bytes = budget_->Admit(process.id, kReservedBytes);
   welcome.cpus = static_cast<uint32_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
@@ -302,8 +325,8 @@ void NodeDaemon::Handle(Process& process, WorkerReady& message) {
   if (!process.zygote_end.empty()) AdoptClaimedPid(process);
   if (!Welcomed(process)) return Refuse(process, "found no descriptors left");
   process.last_stderr.clear();
-  pool_->WorkerBecameReady(process.id, NowNs());
-  scheduler_->Handle(ProcessJoined{process.id, true}, scheduler_actions_);
+  PoolOf(process.id).WorkerBecameReady(process.id, NowNs());
+  scheduler_->Handle(ProcessJoined{process.id, true, IsGuest(process.id)}, scheduler_actions_);
 }
 
 void NodeDaemon::AdoptClaimedPid(Process& process) {
@@ -331,7 +354,7 @@ void NodeDaemon::Handle(Process& process, RequestLeases& message) {
 void NodeDaemon::Handle(Process& process, ReturnLease& message) {
   RereadBlockedFlags();
   ProcessId worker = scheduler_->WorkerOf(message.lease, process.id);
-  if (worker) pool_->WorkerWasFreed(worker, NowNs());
+  if (worker) PoolOf(worker).WorkerWasFreed(worker, NowNs());
   scheduler_->Handle(LeaseReturned{process.id, message.lease}, scheduler_actions_);
 }
 
@@ -520,12 +543,12 @@ void NodeDaemon::Perform(const GrantLease& action) {
   auto* submitter = Find(action.process);
   auto* worker = Find(action.worker);
   WEFT_CHECK(submitter != nullptr && worker != nullptr, "the scheduler knows the living only");
-  pool_->WorkerWasLeased(action.worker);
+  PoolOf(action.worker).WorkerWasLeased(action.worker);
   // If the submitter is closing, its burial ends the lease. If the worker is, the submitter gets the lease all the same
   // and then hears of the death like of any other: a wish never vanishes.
   if (submitter->stage != Process::Stage::kReady) return;
   if (!OpenChannel(*submitter, *worker)) {
-    pool_->WorkerWasFreed(action.worker, NowNs());
+    PoolOf(action.worker).WorkerWasFreed(action.worker, NowNs());
     scheduler_->Handle(LeaseReturned{action.process, action.lease}, scheduler_actions_);
     Send(*submitter, LeaseRefused{action.shape, "no descriptors or channel slots are left on this node"});
     return;
@@ -570,7 +593,10 @@ void NodeDaemon::Perform(const RefuseLeases& action) {
   if (auto* process = Find(action.process)) Send(*process, LeaseRefused{action.shape, action.why});
 }
 
-void NodeDaemon::Perform(const WantWorkers& action) { pool_->WorkersWanted(action.count, NowNs(), pool_actions_); }
+void NodeDaemon::Perform(const WantWorkers& action) {
+  WorkerPool* pool = action.guests ? guest_pool_.get() : pool_.get();
+  if (pool) pool->WorkersWanted(action.count, NowNs(), pool_actions_);
+}
 
 void NodeDaemon::Perform(const SetDemand& action) {
   // The flag first, then the look (both sequentially consistent): a worker that blocks sets its flag and then looks at
@@ -602,7 +628,7 @@ void NodeDaemon::Perform(const StartWorker& action) {
   if (leaving_until_ns_ != 0) return;
   last_number_ = std::max(last_number_, action.worker.value);
   if (Status status = Launch(action.worker); !status.ok()) {
-    pool_->WorkerEnded(action.worker, status.error().message, NowNs(), pool_actions_);
+    PoolOf(action.worker).WorkerEnded(action.worker, status.error().message, NowNs(), pool_actions_);
   }
 }
 
@@ -616,7 +642,7 @@ void NodeDaemon::Perform(const AbandonStart& action) {
 }
 
 void NodeDaemon::Perform(const GiveUpStarting& action) {
-  scheduler_->Handle(StartingGivenUp{action.why}, scheduler_actions_);
+  scheduler_->Handle(StartingGivenUp{action.why, action.guests}, scheduler_actions_);
 }
 
 void NodeDaemon::Perform(const MemoryBudget::Grant& action) {
@@ -655,7 +681,7 @@ Status NodeDaemon::Launch(ProcessId worker) {
   }
 
   pid_t pid = 0;
-  if (session_->python_workers != 0) {
+  if (session_->python_workers != 0 || IsGuest(worker)) {
     if (Status status = EnsureZygote(); !status) return status;
     zygote_->RequestFork(worker, theirs, outputs[0], outputs[1]);
     bool full = zygote_->Flush();
@@ -697,7 +723,7 @@ Status NodeDaemon::EnsureZygote() {
     return Error{ErrorKind::kGone, "the Python program that starts workers has just ended"};
   }
   ChildProgram program;
-  program.command = session_->worker_command;
+  program.command = ZygoteCommand();
   program.environment = session_->environment;
   program.working_directory = session_->working_directory;
   program.die_with_parent = true;
@@ -752,8 +778,7 @@ void NodeDaemon::OnZygoteEvent() {
 void NodeDaemon::ZygoteEnded(int status) {
   if (zygote_watch_ != 0) OnZygoteEvent();  // its last reports
   zygote_->ReadOutput();
-  std::string how =
-      "the Python program that starts workers (" + session_->worker_command[0] + ") " + DescribeExit(status);
+  std::string how = "the Python program that starts workers (" + ZygoteCommand()[0] + ") " + DescribeExit(status);
   std::string words = zygote_->last_output();
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) how.append("; it said:\n").append(words);
@@ -896,7 +921,7 @@ void NodeDaemon::Bury(ProcessId id) {
   int64_t now = NowNs();
   budget_->Handle(MemoryBudget::Died{id, surviving, now}, budget_actions_);
   scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
-  pool_->WorkerEnded(id, why_not_started, now, pool_actions_);
+  PoolOf(id).WorkerEnded(id, why_not_started, now, pool_actions_);
   Settle();
   ResumeSendersTo(id);
 }

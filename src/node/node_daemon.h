@@ -138,6 +138,9 @@ class NodeDaemon {
   void Perform(const RecallLease& action);
   void Perform(const RefuseLeases& action);
   void Perform(const WantWorkers& action);
+  bool IsGuest(ProcessId worker) const;
+  WorkerPool& PoolOf(ProcessId worker);
+  const std::vector<std::string>& ZygoteCommand() const;
   void Perform(const SetDemand& action);
   void Perform(const KillWorker& action);
   void Perform(const GrantActor& action);
@@ -212,6 +215,7 @@ class NodeDaemon {
   std::unique_ptr<LocalScheduler> scheduler_;
   ActorDirectory directory_;
   std::unique_ptr<WorkerPool> pool_;
+  std::unique_ptr<WorkerPool> guest_pool_;  // Python workers in the session of a C++ program; nullptr: none can be had
   std::unique_ptr<MemoryBudget> budget_;
   SegmentKeeper segments_;
   std::vector<SchedulerAction> scheduler_actions_;

@@ -61,7 +61,7 @@ void NodeDaemon::Handle(Process& process, ActorExiting& message) {
 void NodeDaemon::Perform(const GrantActor& action) {
   auto* worker = Find(action.worker);
   WEFT_CHECK(worker != nullptr, "the scheduler knows the living only");
-  pool_->WorkerWasTaken(action.worker);
+  PoolOf(action.worker).WorkerWasTaken(action.worker);
   worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
   directory_.Handle(ActorPlaced{action.actor, action.worker, action.gpus}, directory_actions_);
   worker->actor_class = directory_.ClassOf(action.worker);
@@ -120,6 +120,8 @@ void NodeDaemon::Perform(const KillActorWorker& action) {
 }
 
 void NodeDaemon::Perform(const LetWorkerLeave& action) {
+  RereadBlockedFlags();
+  scheduler_->Handle(WorkerLetGo{action.worker}, scheduler_actions_);
   if (auto* process = Find(action.worker)) Send(*process, Exit{});
 }
 

@@ -31,6 +31,7 @@ struct AbandonStart {  // it has taken too long to become ready: kill it
 };
 struct GiveUpStarting {  // wishes that wait for a worker must be refused
   std::string why;
+  bool guests = false;
 };
 using PoolAction = std::variant<StartWorker, RetireWorker, AbandonStart, GiveUpStarting>;
 
@@ -40,6 +41,8 @@ class WorkerPool {
     uint32_t prestart = 0;      // started before anybody asks, and replaced when they die
     uint32_t keep = 0;          // idle workers up to this number of workers stay
     uint64_t first_number = 2;  // 1 is the driver
+    uint64_t number_step = 1;
+    bool guests = false;  // for what it says of them
   };
 
   explicit WorkerPool(Config config) : config_(config), next_number_(config.first_number) {}

@@ -232,6 +232,7 @@ void Owner::Want(Object* object, Actions& out) {
 }
 
 void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
+  if (object->id.owner == receiver && receiver == self_) Hold(object);  // returned by an actor to itself: see Replied
   if (object->id.owner == receiver || dead_.contains(receiver)) return;
   if (object->borrowed) {
     if (dead_.contains(object->id.owner)) return;
@@ -349,6 +350,7 @@ void Owner::Announce(Object* object, Actions& out) {
       if (i > 0 && (*dependents)[i - 1] == task) continue;
       if (task->state == TaskState::kQueued) {
         if (failed) {
+          if (!faults.forget_calls_behind_a_failed_one) MarkDirty(task->actor);  // those behind it wait no longer
           task->actor->queue.Remove(task);
           Retry(task, out);
         } else if (task->unresolved == 0) {
@@ -560,16 +562,26 @@ void Owner::Revoke(Task* task, Actions& out) {
   out.push_back({.kind = ActionKind::kRevoke, .worker = task->worker, .task = task, .number = task->handle});
 }
 
+void Owner::RevokeEnded(Task* task) {
+  if (!task->actor) {
+    --shapes_[task->what->shape].revoking;
+  } else if (task->to_follow) {
+    task->to_follow = false;
+    --task->actor->to_follow;
+    MarkDirty(task->actor);
+  }
+}
+
 void Owner::RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
   Task* task = tasks_.Find(task_handle);
   if (!task || task->state != TaskState::kRevoking) return;
   LeasedWorker& worker = workers_[task->worker];
-  if (!task->actor) --shapes_[task->what->shape].revoking;
+  RevokeEnded(task);
   task->state = TaskState::kPushed;
   if (revoked) {
     TakeBack(task, out);
-    task->cancelled ? FailCancelled(task, out) : Retry(task, out);
+    task->cancelled && !faults.retry_cancelled ? FailCancelled(task, out) : Retry(task, out);
   } else if (worker.dead && task->cancelled) {
     TakeBack(task, out);
     FailCancelled(task, out);
@@ -671,7 +683,7 @@ void Owner::MentionArguments(Task* task, ProcessId worker, Actions& out) {
   auto mention = [&](Object* object) {
     if (!task->mentioned) task->mentioned = std::make_unique<std::vector<Object*>>();
     task->mentioned->push_back(object);
-    Mention(object, worker, out);
+    if (object->id.owner != worker) Mention(object, worker, out);
   };
   if (task->contained) {
     for (Object* object : *task->contained) mention(object);
@@ -709,6 +721,7 @@ void Owner::Finish(Task* task, Actions& out) {
     }
   }
   task->state = TaskState::kFinished;
+  ++finished_tasks_;
   if (task->what->kind == TemplateKind::kCall) --task->actor->pending_calls;
   Object* handle = task->holds_handle ? task->actor->handle : nullptr;
   auto dependencies = std::move(task->dependencies);
@@ -727,14 +740,22 @@ void Owner::Finish(Task* task, Actions& out) {
 void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::string_view error,
                     const std::vector<ReturnedValue>& values, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
+  // What an actor returns of its own to itself is held while the reply lies in the channel.
+  auto let_go = [&] {
+    for (size_t i = 0; from == self_ && i < values.size(); ++i) {
+      for (ObjectId id : values[i].contained) {
+        if (Object* object = id.owner == self_ ? Find(id) : nullptr) Unhold(object, out);
+      }
+    }
+  };
   Task* task = tasks_.Find(task_handle);
   bool owed = task && (task->state == TaskState::kPushed || task->state == TaskState::kRevoking) &&
               workers_[task->worker].process == from;
   if (!owed) {
-    if (!(faults.accept_late_replies && task && task->worker >= 0 && kind == ReplyKind::kValues)) return;
+    if (!(faults.accept_late_replies && task && task->worker >= 0 && kind == ReplyKind::kValues)) return let_go();
   }
   LeasedWorker& worker = workers_[task->worker];
-  if (task->state == TaskState::kRevoking && !task->actor) --shapes_[task->what->shape].revoking;
+  if (task->state == TaskState::kRevoking) RevokeEnded(task);
   Unlist(worker, task);
   task->worker = -1;
   task->state = TaskState::kWaiting;
@@ -744,6 +765,15 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   if (handed_back) {
     if (kind == ReplyKind::kHandedBackBlocked) worker.blocked = true;
     UnmentionArguments(task, from, out);
+    if (task->what->kind == TemplateKind::kCreation) {
+      // Calls behind it would now be before it, and wait for it: they follow it once more.
+      for (Task* call = worker.pushed.first; call; call = call->next) {
+        if (call->state != TaskState::kPushed) continue;
+        call->to_follow = true;
+        ++task->actor->to_follow;
+        Revoke(call, out);
+      }
+    }
     if (task->cancelled) {
       FailCancelled(task, out);
     } else if (!faults.forget_handed_back) {
@@ -765,6 +795,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
       FailTask(task, ValueKind::kSystemError, "WorkerCrashedError\nthe worker sent a malformed reply", out);
     } else if (kind == ReplyKind::kCancelled || kind == ReplyKind::kExited) {
       FailTask(task, ValueKind::kSystemError, error, out);
+      if (faults.forget_lease_of_cancelled) DropLease(worker);
     } else {
       FailTask(task, ValueKind::kTaskError, error, out);
     }
@@ -774,8 +805,10 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   if (worker.actor) {
     if (worker.actor->queue.first && (worker.pushed.size <= max_pushed_calls / 2 || handed_back))
       MarkDirty(worker.actor);
+    let_go();
     return Settle(out);
   }
+  let_go();
   Shape& shape = shapes_[worker.shape];
   bool refill = shape.ready.first ? worker.pushed.size <= max_pushed / 2 : worker.pushed.size == 0;
   if (worker.leased && (refill || handed_back)) MarkDirty(worker.shape);

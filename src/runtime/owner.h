@@ -177,6 +177,7 @@ struct Task {
   bool cancel_forced = false;
   bool cancel_recursive = false;
   bool holds_handle = false;                        // of its actor
+  bool to_follow = false;                           // taken back, to follow its actor's constructor once more
   Actor* actor = nullptr;                           // whose call or creation it is
   uint64_t order = 0;                               // among the calls to that actor
   uint64_t parent = 0;                              // the execution in this worker that submitted it; 0 in a driver
@@ -230,6 +231,7 @@ struct Actor {
   uint32_t killed_incarnation = 0;  // the same, of one that may be restarted; 0: none
   int32_t worker = -1;              // of the present incarnation
   uint64_t next_order = 1;
+  uint32_t to_follow = 0;  // calls that are being taken back; no other call is pushed before them
   size_t pending_calls = 0;
   TaskList queue;  // not pushed, in order
   const TaskTemplate* creation = nullptr;
@@ -311,6 +313,13 @@ class Owner {
     bool accept_late_replies = false;
     bool skip_hold_on_dependency = false;
     bool forget_to_return_lease = false;
+    // actors and cancelling
+    bool requeue_calls_at_the_end = false;
+    bool forget_calls_behind_a_failed_one = false;
+    bool say_that_calls_did_not_run = false;
+    bool keep_actors_without_handles = false;
+    bool forget_lease_of_cancelled = false;
+    bool retry_cancelled = false;
   };
 
   explicit Owner(ProcessId self) : self_(self) {}
@@ -407,6 +416,7 @@ class Owner {
   // The handle of the task that was submitted last; it may have ended by now.
   uint64_t last_task() const { return last_task_; }
   size_t live_tasks() const { return tasks_.alive(); }
+  uint64_t finished_tasks() const { return finished_tasks_; }
   template <class F>
   void ForEachTask(F f) {
     tasks_.ForEach(f);
@@ -464,6 +474,7 @@ class Owner {
   void PushDependentsBehind(Task* task, Actions& out);
   void Rebalance(Shape& shape, Actions& out);
   void Revoke(Task* task, Actions& out);
+  void RevokeEnded(Task* task);
   size_t SpareTasks(const Shape& shape) const;  // that more workers could run now
   void WishLeases(uint32_t shape, Actions& out);
   void DropLease(LeasedWorker& worker);
@@ -486,6 +497,7 @@ class Owner {
 
   const ProcessId self_;
   uint64_t last_task_ = 0;
+  uint64_t finished_tasks_ = 0;
   uint32_t depth_ = 0;
   Slab<Object> objects_;
   Slab<Task> tasks_;

@@ -141,6 +141,7 @@ void Owner::PumpActor(Actor* actor, Actions& out) {
     LeasedWorker& worker = workers_[actor->worker];
     if (worker.dead || worker.full || worker.pushed.size >= max_pushed_calls) return;
     Task* next = task->next;
+    if (actor->to_follow > 0 && task->what->kind == TemplateKind::kCall) return;
     if (task->unresolved > 0) {
       if (!actor->out_of_order || task->what->kind == TemplateKind::kCreation) return;
     } else {
@@ -185,7 +186,7 @@ void Owner::Requeue(Task* task, Actions& out) {
   if (actor->state == ActorState::kDead) return FailCall(task, false, out);
   task->state = TaskState::kQueued;
   Task* before = actor->queue.first;
-  while (before && before->order < task->order) before = before->next;
+  while (before && (before->order < task->order || faults.requeue_calls_at_the_end)) before = before->next;
   if (!before) {
     actor->queue.PushBack(task);
   } else {
@@ -195,6 +196,7 @@ void Owner::Requeue(Task* task, Actions& out) {
 }
 
 void Owner::FailCall(Task* task, bool may_have_run, Actions& out) {
+  may_have_run = (may_have_run || task->attempt > 0) && !faults.say_that_calls_did_not_run;
   const Actor& actor = *task->actor;
   bool dead = actor.state == ActorState::kDead;
   std::string text = actor.refused ? "UnschedulableError\n" : dead ? "ActorDiedError\n" : "ActorUnavailableError\n";
@@ -276,7 +278,7 @@ void Owner::BuryActor(Actor* actor, Actions& out) {
 }
 
 void Owner::ForgetActor(Actor* actor, Actions& out) {
-  if (actor->created_here && actor->state != ActorState::kDead) {
+  if (actor->created_here && actor->state != ActorState::kDead && !faults.keep_actors_without_handles) {
     out.push_back({.kind = ActionKind::kReleaseActor, .id = actor->handle->id});
   }
   // What is left is a constructor that was not pushed.
@@ -331,6 +333,7 @@ void Owner::CancelTask(Task* task, bool force, bool recursive, Actions& out) {
       FailCancelled(task, out);
       break;
     case TaskState::kQueued:
+      MarkDirty(task->actor);  // those behind it wait no longer
       task->actor->queue.Remove(task);
       FailCancelled(task, out);
       break;

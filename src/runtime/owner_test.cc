@@ -46,6 +46,34 @@ class Transcript {
     owner.Resolve(object, ValueKind::kInline, bytes, {}, contained, actions);
     return object;
   }
+  // An actor of ours, in the worker and constructed.
+  Object* Actor(ProcessId worker, bool constructed = true) {
+    Object* handle = Put("");
+    TaskTemplate what = *What(0, 0);
+    what.kind = TemplateKind::kCreation;
+    owner.CreateActor(handle, {.what = owner.InternTemplate(what), .arguments = "new"}, {.keep_for_restarts = true},
+                      now, actions);
+    Report(handle, ActorState::kStarting, 1, worker);
+    if (!constructed) return handle;
+    EXPECT_EQ(Actions(), "push new to " + std::to_string(worker.value));
+    owner.Replied(worker, handles.at("new"), ReplyKind::kValues, "", {}, now, actions);
+    Report(handle, ActorState::kAlive, 1, worker);
+    EXPECT_EQ(Actions(), "");
+    return handle;
+  }
+  void Report(Object* handle, ActorState state, uint32_t incarnation, ProcessId worker) {
+    owner.ActorReported({handle->id, static_cast<uint8_t>(state), incarnation, worker}, now, actions);
+  }
+  Object* Call(Object* handle, const std::string& name, std::vector<Object*> dependencies = {},
+               int32_t max_retries = 0) {
+    TaskTemplate what = *What(max_retries);
+    what.kind = TemplateKind::kCall;
+    what.method = "method";
+    std::vector<Object*> returns;
+    owner.SubmitCall(handle, {.what = owner.InternTemplate(what), .arguments = name, .dependencies = dependencies}, now,
+                     returns, actions);
+    return returns.at(0);
+  }
   void Grant(ProcessId worker, uint64_t lease) { owner.LeaseGranted(shape_, LeaseId{lease}, worker, now, actions); }
   void Drop(Object* object) {
     if (object->local_references.fetch_sub(1) == 1) owner.Consider(object, actions);
@@ -185,6 +213,78 @@ TEST(Owner, TheWorkerOfAnActorThatWasForgottenIsNumberedNevertheless) {
   ActorChanged change{ObjectId{kSelf, 77}, static_cast<uint8_t>(ActorState::kStarting), 1, kWorker};
   t.owner.ActorReported(change, t.now, t.actions);
   ASSERT_NE(t.owner.FindWorker(kWorker), nullptr);  // the runtime has put its channel on the list
+}
+
+TEST(Owner, CallsBehindOneThatFailsOrIsCancelledAreSent) {
+  Transcript t;
+  Object* handle = t.Actor(kWorker);
+  Object *late = t.owner.NewOwned(), *never = t.owner.NewOwned();
+  Object* a = t.Call(handle, "a", {late});
+  Object* b = t.Call(handle, "b", {never});
+  Object* c = t.Call(handle, "c");
+  EXPECT_EQ(t.Actions(), "");  // they keep their order
+  t.owner.Resolve(late, ValueKind::kTaskError, "failed", {}, {}, t.actions);
+  EXPECT_EQ(Text(a), "failed");
+  EXPECT_EQ(t.Actions(), "");
+  t.owner.Cancel(b, false, false, t.now, t.actions);
+  EXPECT_TRUE(Text(b).starts_with("TaskCancelledError"));
+  EXPECT_EQ(t.Actions(), "push c to 2");
+  t.Reply(kWorker, "c");
+  EXPECT_EQ(Text(c), "result of c");
+  // The same if the one in front fails.
+  Object* later = t.owner.NewOwned();
+  t.Call(handle, "d", {later});
+  t.Call(handle, "e");
+  EXPECT_EQ(t.Actions(), "");
+  t.owner.Resolve(later, ValueKind::kTaskError, "failed", {}, {}, t.actions);
+  EXPECT_EQ(t.Actions(), "push e to 2");
+}
+
+TEST(Owner, AConstructorThatIsHandedBackGoesBeforeItsCallsAgain) {
+  Transcript t;
+  Object* handle = t.Actor(kWorker, false);
+  t.Call(handle, "a");
+  t.Call(handle, "b");
+  EXPECT_EQ(t.Actions(), "push new to 2; push a to 2; push b to 2");
+  t.Reply(kWorker, "new", ReplyKind::kHandedBack);
+  EXPECT_EQ(t.Actions(), "revoke a; revoke b; push new to 2");
+  t.Call(handle, "c");
+  t.Revoked("b", true);
+  EXPECT_EQ(t.Actions(), "");  // not before those that were called earlier
+  t.Revoked("a", true);
+  EXPECT_EQ(t.Actions(), "push a to 2; push b to 2; push c to 2");
+}
+
+TEST(Owner, WhatAnActorReturnsToItselfIsKeptUntilItsReplyIsRead) {
+  Transcript t;
+  Object* handle = t.Actor(kSelf);
+  Object* mine = t.Put("value");
+  Object* a = t.Call(handle, "a", {mine});
+  EXPECT_EQ(t.Actions(), "push a to 1");
+  ObjectId id = mine->id;
+  t.owner.Mention(mine, kSelf, t.actions);
+  t.Drop(mine);
+  t.Reply(kSelf, "a", ReplyKind::kValues, {id});
+  ASSERT_EQ(t.owner.Find(id), mine);
+  EXPECT_EQ(a->contained->at(0), mine);
+  t.Drop(a);
+  EXPECT_EQ(t.owner.Find(id), nullptr);
+}
+
+TEST(Owner, ACallThatRanBeforeAndIsQueuedSaysSoWhenItsActorDies) {
+  Transcript t;
+  Object* handle = t.Actor(kWorker);
+  Object* a = t.Call(handle, "a", {}, 3);
+  Object* b = t.Call(handle, "b", {}, 3);
+  EXPECT_EQ(t.Actions(), "push a to 2; push b to 2");
+  t.Report(handle, ActorState::kRestarting, 1, {});
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  EXPECT_EQ(t.Actions(), "revoke a; revoke b");
+  t.Revoked("a", false);
+  t.Revoked("b", true);
+  t.Report(handle, ActorState::kDead, 1, {});
+  EXPECT_NE(Text(a).find("so it may have had effects"), std::string::npos) << Text(a);
+  EXPECT_NE(Text(b).find("The call did not run"), std::string::npos) << Text(b);
 }
 
 TEST(Owner, AnIdleLeaseGoesBackAfterAWhile) {

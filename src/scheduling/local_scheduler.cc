@@ -29,10 +29,11 @@ LocalScheduler::LocalScheduler(Config config)
 void LocalScheduler::Handle(const ProcessJoined& event, std::vector<SchedulerAction>& out) {
   WEFT_CHECK(processes_.insert(event.process).second, "a process joins once");
   if (event.runs_tasks) {
-    workers_[event.process];
+    workers_[event.process].guest = event.guest;
     idle_.insert(event.process);
   }
-  wanted_workers_ = UINT32_MAX;  // say the number again: the pool must know whether this worker was one of them
+  wanted_workers_[event.guest ? 1 : 0] =
+      UINT32_MAX;  // say the number again: the pool must know whether this worker was one of them
   Decide(out);
 }
 
@@ -138,6 +139,10 @@ void LocalScheduler::Handle(const ProcessLost& event, std::vector<SchedulerActio
 void LocalScheduler::Handle(const StartingGivenUp& event, std::vector<SchedulerAction>& out) {
   for (auto entry = claims_.begin(); entry != claims_.end();) {
     auto& [key, claim] = *entry;
+    if (WantsGuest(key.shape) != event.guests) {
+      ++entry;
+      continue;
+    }
     // Who holds a lease already goes on with it, only not with more; but it must know that its wish is forgotten.
     if (claim.wish > 0 && !key.of_actors) out.emplace_back(RefuseLeases{key.process, key.shape, event.why});
     for (ObjectId actor : claim.actors) {
@@ -181,16 +186,33 @@ void LocalScheduler::Handle(const ActorSettled& event, std::vector<SchedulerActi
   auto found = actors_.find(event.actor);
   if (found == actors_.end() || unsettled_.erase(found->second) == 0) return;
   auto& lease = leases_.at(found->second);
+  Settle(lease, lease.claim.to_hold);
+  Decide(out);
+}
+
+void LocalScheduler::Handle(const WorkerLetGo& event, std::vector<SchedulerAction>& out) {
+  if (!HasActor(event.worker) || faults.keep_cpus_of_who_stays) return;
+  LeaseId id = workers_.at(event.worker).lease;
+  unsettled_.erase(id);
+  auto& lease = leases_.at(id);
+  // What is not a CPU may still be in use: a GPU's memory is its process's until that ends.
+  ResourceAmounts kept = lease.claim.to_hold;
+  std::erase_if(kept, [](const auto& amount) { return amount.first == kCpu; });
+  Settle(lease, std::move(kept));
+  Decide(out);
+}
+
+void LocalScheduler::Settle(Lease& lease, ResourceAmounts to_hold) {
   LeaveClaim(lease);
   bool lending = lease.lending;
   if (lending) SetLending(lease, false);
-  AssignedGpus kept = FirstOf(lease.gpus, AmountOf(lease.claim.to_hold, kGpu));
+  AssignedGpus kept = FirstOf(lease.gpus, AmountOf(to_hold, kGpu));
   free_.Give(lease.holds, lease.gpus);
-  lease.holds = lease.claim.to_hold;
-  lease.gpus = kept;
+  lease.claim.to_hold = to_hold;
+  lease.holds = std::move(to_hold);
+  lease.gpus = std::move(kept);
   free_.TakeAgain(lease.holds, lease.gpus);
   if (lending) SetLending(lease, true);
-  Decide(out);
 }
 
 void LocalScheduler::Handle(const ActorUnwanted& event, std::vector<SchedulerAction>& out) {
@@ -256,11 +278,13 @@ bool LocalScheduler::Obtainable(const ResourceAmounts& shape) const {
   return most.Fits(shape);
 }
 
-ProcessId LocalScheduler::IdleWorkerFor(ProcessId process) const {
+ProcessId LocalScheduler::IdleWorkerFor(const ClaimKey& claim) const {
+  const bool guest = WantsGuest(claim.shape);
   ProcessId best;
   for (ProcessId id : idle_) {
-    if (id == process) continue;  // a process has no channel to itself
-    if (workers_.at(id).earlier_holders.contains(process)) return id;
+    const Worker& worker = workers_.at(id);
+    if (id == claim.process || worker.guest != guest) continue;  // a process has no channel to itself
+    if (worker.earlier_holders.contains(claim.process)) return id;
     if (!best) best = id;  // the lowest number, so that the workers beyond the CPUs stay idle and can go
   }
   return best;
@@ -320,7 +344,7 @@ uint32_t LocalScheduler::WorkersForLater(const FreeResources& left, const std::v
   size_t more = 0;
   for (const auto* entry : waiting) {
     const auto& [key, claim] = *entry;
-    if (!key.of_actors) continue;
+    if (!key.of_actors || WantsGuest(key.shape)) continue;
     auto already = on_paper.find(&key);
     uint32_t rest = claim.wish - (already == on_paper.end() ? 0 : already->second);
     for (; rest > 0 && later.Fits(key.shape) && idle_.size() + wanted + more < max_unblocked_workers_; --rest) {
@@ -338,7 +362,7 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
   // start.
   FreeResources left = free_;
   std::map<const ClaimKey*, uint32_t> on_paper;
-  uint32_t wanted = 0;
+  uint32_t wanted = 0, guests = 0;  // of those wanted
   size_t unblocked = idle_.size() + leases_.size() - actors_.size();
   for (ProcessId id : lending_) unblocked -= leases_.at(workers_.at(id).lease).actor ? 0 : 1;
   bool lacks_room = false;
@@ -360,7 +384,7 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
         if (claim.passed_over >= kMaxPassedOver && Obtainable(key.shape)) usable.Take(key.shape);
         continue;
       }
-      ProcessId worker = IdleWorkerFor(key.process);
+      ProcessId worker = IdleWorkerFor(key);
       if (!worker) {
         // An actor's worker is not one of those that the CPUs bound, but not all are started at once.
         bool room = (key.of_actors ? idle_.size() : unblocked) + wanted < max_unblocked_workers_ &&
@@ -371,6 +395,7 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
         }
         ++on_paper[&entry->first];
         ++wanted;
+        guests += WantsGuest(key.shape) ? 1 : 0;
         left.Take(key.shape);
         progress = true;
         break;
@@ -398,9 +423,11 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
     unmet.emplace_back(entry, rest);
     demand = true;
   }
-  if (wanted != wanted_workers_) {
-    wanted_workers_ = wanted;
-    out.emplace_back(WantWorkers{wanted});
+  for (bool of_guests : {false, true}) {
+    uint32_t number = of_guests ? guests : wanted - guests;
+    if (number == wanted_workers_[of_guests]) continue;
+    wanted_workers_[of_guests] = number;
+    out.emplace_back(WantWorkers{number, of_guests});
   }
   next_wakeup_ns_ = INT64_MAX;
   if (demand != demand_) {

@@ -43,6 +43,7 @@ namespace weft::core {
 struct ProcessJoined {  // a driver or a worker is ready; a worker is idle at first
   ProcessId process;
   bool runs_tasks = false;
+  bool guest = false;  // a worker for shapes that want a guest (resources.h), and for no others
 };
 struct LeasesRequested {  // the shape is valid (IsValidShape)
   ProcessId process;
@@ -69,6 +70,7 @@ struct ProcessLost {
 };
 struct StartingGivenUp {  // no worker can be started at present; wishes that wait for one are refused
   std::string why;
+  bool guests = false;  // guests, or the others
 };
 struct TimePassed {
   int64_t now_ns = 0;
@@ -82,6 +84,9 @@ struct ActorWanted {  // the shapes are valid; the actor has no worker and is no
 };
 struct ActorSettled {  // its constructor has run
   ObjectId actor;
+};
+struct WorkerLetGo {  // its actor has ended; it only stays for what it owns, and needs no CPU for that
+  ProcessId worker;
 };
 struct ActorUnwanted {  // withdrawn, if it has not been granted yet
   ObjectId actor;
@@ -106,6 +111,7 @@ struct RefuseLeases {
 };
 struct WantWorkers {  // so many more workers than are ready now would be put to use; replaces the number said before
   uint32_t count = 0;
+  bool guests = false;
 };
 struct SetDemand {  // somebody waits for resources: workers that block must say so; when on, BlockedFlagsRead follows
   bool on = false;
@@ -137,6 +143,7 @@ class LocalScheduler {
   struct Faults {
     bool keep_resources_of_dead_workers = false;
     bool spare_workers_of_the_dead = false;
+    bool keep_cpus_of_who_stays = false;
   };
 
   explicit LocalScheduler(Config config);
@@ -154,6 +161,7 @@ class LocalScheduler {
   void Handle(const ActorWanted& event, std::vector<SchedulerAction>& out);
   void Handle(const ActorSettled& event, std::vector<SchedulerAction>& out);
   void Handle(const ActorUnwanted& event, std::vector<SchedulerAction>& out);
+  void Handle(const WorkerLetGo& event, std::vector<SchedulerAction>& out);
 
   // When TimePassed would change a decision; INT64_MAX if never.
   int64_t next_wakeup_ns() const { return next_wakeup_ns_; }
@@ -213,6 +221,7 @@ class LocalScheduler {
   struct Worker {
     LeaseId lease;  // 0: idle
     bool retired = false;
+    bool guest = false;
     std::set<ProcessId> earlier_holders;  // they share a channel with it already
   };
   using ClaimEntry = std::pair<const ClaimKey, Claim>;
@@ -224,10 +233,11 @@ class LocalScheduler {
                            const std::map<const ClaimKey*, uint32_t>& on_paper, uint32_t wanted) const;
   void Recall(FreeResources expected, std::vector<std::pair<ClaimEntry*, uint32_t>> unmet,
               std::vector<SchedulerAction>& out);
-  // The worker that suits a process best, or 0.
-  ProcessId IdleWorkerFor(ProcessId process) const;
+  // The worker that suits it best, or 0.
+  ProcessId IdleWorkerFor(const ClaimKey& claim) const;
   void EndLease(LeaseId id);
   void LeaveClaim(Lease& lease);
+  void Settle(Lease& lease, ResourceAmounts to_hold);
   void SetLending(Lease& lease, bool lending);
   void DropIfEmpty(const ClaimKey& key);
   // True if the shape could be had by waiting for tasks that run: what blocked tasks and actors keep may never come
@@ -255,7 +265,7 @@ class LocalScheduler {
   uint64_t next_lease_ = 1;
   int64_t now_ns_ = 0;
   int64_t next_wakeup_ns_ = INT64_MAX;
-  uint32_t wanted_workers_ = 0;
+  uint32_t wanted_workers_[2] = {0, 0};  // the others, guests
   bool demand_ = false;
   bool flags_known_ = false;  // before that, no lease is recalled: a blocked worker may have something to lend
 };

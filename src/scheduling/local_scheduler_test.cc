@@ -399,6 +399,28 @@ TEST(LocalScheduler, AThousandActorsLiveOnTwoCpus) {
   EXPECT_EQ(t.Worker(5000), "grant 1001: worker 5000 to 1");
 }
 
+TEST(LocalScheduler, AWorkerThatIsLetGoKeepsNoCpu) {
+  Transcript t({{"CPU", 2 * kResourceUnit}, {"seat", kResourceUnit}});
+  t.Driver(1);
+  t.Worker(2);
+  t.Worker(3);
+  ResourceAmounts holds{{"CPU", kResourceUnit}, {"seat", kResourceUnit}};
+  t(ActorWanted{t.Id(1, 1), ProcessId{1}, holds, holds, 0});
+  EXPECT_EQ(t.Settle(1, 1), "");
+  t.Actor(1, 2, 1);  // whose constructor never ran
+  EXPECT_EQ(t.scheduler.free().Of("CPU"), 0);
+  t(WorkerLetGo{ProcessId{2}});
+  EXPECT_EQ(t.scheduler.free().Of("CPU"), kResourceUnit);
+  EXPECT_EQ(t.scheduler.free().Of("seat"), 0);
+  t(WorkerLetGo{ProcessId{3}});
+  t(WorkerLetGo{ProcessId{3}});
+  EXPECT_EQ(t.scheduler.free().Of("CPU"), 2 * kResourceUnit);
+  t.Lose(2);
+  t.Lose(3);
+  EXPECT_EQ(t.scheduler.free().Of("CPU"), 2 * kResourceUnit);
+  EXPECT_EQ(t.scheduler.free().Of("seat"), kResourceUnit);
+}
+
 TEST(LocalScheduler, WorkersAreAskedForBeforeTheConstructorsThatRunHaveEnded) {
   Transcript t(Cpus(2));
   t.show_wants = true;

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "wire/languages.h"
 #include "wire/messages.h"
 
 namespace weft::core {
@@ -23,6 +24,8 @@ ResourceAmounts LargerOf(const ResourceAmounts& a, const ResourceAmounts& b);
 
 // The amount of one resource in a shape; 0 if it is not named.
 int64_t AmountOf(const ResourceAmounts& shape, std::string_view name);
+
+inline bool WantsGuest(const ResourceAmounts& shape) { return AmountOf(shape, kGuestWorker) > 0; }
 
 // "2", "0.5", "0.0001".
 std::string FormatAmount(int64_t amount);

@@ -12,11 +12,17 @@ std::string Join(std::string_view a, std::string_view b, std::string_view c = {}
   return text;
 }
 
-constexpr std::string_view kHappenings[] = {
-    "Task",         "Values",         "TaskError",    "RetryableError", "HandedBack",   "HandedBackBlocked",
-    "RevokeAsked",  "RevokeAnswered", "WorkerReady",  "RequestLeases",  "ReturnLease",  "Blocked",
-    "FreeObjects",  "Mention",        "GiveBack",     "AskValue",       "Value",        "ChannelOpened",
-    "LeaseGranted", "LeaseRecalled",  "LeaseRefused", "ProcessDied",    "ObjectsFreed", "Exit"};
+constexpr std::string_view kHappenings[] = {"Task",          "Values",           "TaskError",     "RetryableError",
+                                            "Cancelled",     "Exited",           "HandedBack",    "HandedBackBlocked",
+                                            "RevokeAsked",   "RevokeAnswered",   "WorkerReady",   "RequestLeases",
+                                            "ReturnLease",   "Blocked",          "FreeObjects",   "CreateActor",
+                                            "PlaceActor",    "LookupActor",      "WatchActor",    "ReleaseActor",
+                                            "KillActor",     "ActorConstructed", "ActorExiting",  "AskShape",
+                                            "Mention",       "GiveBack",         "AskValue",      "Value",
+                                            "CancelObject",  "CancelTask",       "AskWhy",        "Why",
+                                            "ChannelOpened", "LeaseGranted",     "LeaseRecalled", "LeaseRefused",
+                                            "ProcessDied",   "ObjectsFreed",     "Exit",          "ActorAnswer",
+                                            "ActorChanged",  "ShapeAnswer"};
 static_assert(std::size(kHappenings) == static_cast<size_t>(Happening::kCount));
 constexpr std::string_view kFaults[] = {"crash", "delay", "pause", "full", "hand back", "storm", "untimely"};
 static_assert(std::size(kFaults) == static_cast<size_t>(FaultKind::kCount));
@@ -24,12 +30,46 @@ constexpr std::string_view kPoints[] = {"starting",    "idle",       "on a messa
                                         "before send", "after send", "before claim", "after claim", "in the body",
                                         "in get",      "after body", "before reply", "after reply"};
 static_assert(std::size(kPoints) == static_cast<size_t>(CrashPoint::kCount));
+constexpr std::string_view kDeeds[] = {"actor created",
+                                       "actor restarted",
+                                       "actor killed",
+                                       "actor killed to restart",
+                                       "actor ended with its last handle",
+                                       "actor ended itself",
+                                       "actor ended with its creator",
+                                       "actor refused",
+                                       "actor outlived its creator",
+                                       "constructor raised",
+                                       "constructor waited for arguments",
+                                       "name taken",
+                                       "name found",
+                                       "name not found",
+                                       "name used again",
+                                       "handle received",
+                                       "call to itself",
+                                       "call requeued",
+                                       "call retried",
+                                       "call lost",
+                                       "cancelled while queued",
+                                       "cancelled while pushed",
+                                       "cancelled while running",
+                                       "cancelled by force",
+                                       "cancelled children",
+                                       "cancelled too late",
+                                       "get timed out",
+                                       "found stuck",
+                                       "stuck confirmed",
+                                       "found stuck outside of the circle",
+                                       "found unschedulable",
+                                       "second look differed"};
+static_assert(std::size(kDeeds) == static_cast<size_t>(Deed::kCount));
 
 }  // namespace
 
 std::string_view NameOf(Happening happening) { return kHappenings[static_cast<size_t>(happening)]; }
 std::string_view NameOf(FaultKind fault) { return kFaults[static_cast<size_t>(fault)]; }
 std::string_view NameOf(CrashPoint point) { return kPoints[static_cast<size_t>(point)]; }
+std::string_view NameOf(Deed deed) { return kDeeds[static_cast<size_t>(deed)]; }
 
 uint64_t Coverage::crashes() const {
   uint64_t sum = 0;
@@ -43,17 +83,21 @@ void Coverage::Add(const Coverage& other) {
     for (size_t j = 0; j < met_[i].size(); ++j) met_[i][j] += other.met_[i][j];
   }
   for (size_t i = 0; i < crashes_.size(); ++i) crashes_[i] += other.crashes_[i];
+  for (size_t i = 0; i < deeds_.size(); ++i) deeds_[i] += other.deeds_[i];
 }
 
 bool Coverage::Applies(Happening happening, FaultKind fault) {
   bool framed = happening <= Happening::kHandedBackBlocked;
+  // Few actors end themselves, and few of what is cancelled meets a full channel.
+  bool rare = happening == Happening::kExited || happening == Happening::kActorExiting;
+  if (happening == Happening::kCancelled && fault == FaultKind::kFull) return false;
   switch (fault) {
     case FaultKind::kCrash:
     case FaultKind::kDelay:
     case FaultKind::kPause:
-      return true;
+      return !rare;
     case FaultKind::kFull:
-      return framed;
+      return framed && !rare;
     case FaultKind::kHandBack:
       return happening == Happening::kTask;
     case FaultKind::kStorm:
@@ -79,6 +123,11 @@ std::vector<std::string> Coverage::Missing() const {
   for (size_t i = 0; i < crashes_.size(); ++i) {
     if (crashes_[i] == 0) missing.push_back(Join("no crash ", kPoints[i]));
   }
+  for (size_t i = 0; i < deeds_.size(); ++i) {
+    // A refusal mostly comes before anybody asks.
+    if (static_cast<Deed>(i) == Deed::kFoundUnschedulable) continue;
+    if (deeds_[i] == 0) missing.push_back(Join("never: ", kDeeds[i]));
+  }
   return missing;
 }
 
@@ -95,6 +144,7 @@ std::string Coverage::Table() const {
   for (size_t i = 0; i < crashes_.size(); ++i) {
     text += Join("crash ", kPoints[i], ": ") + std::to_string(crashes_[i]) + "\n";
   }
+  for (size_t i = 0; i < deeds_.size(); ++i) text += Join(kDeeds[i], ": ", std::to_string(deeds_[i])) + "\n";
   return text;
 }
 
@@ -113,11 +163,15 @@ Happening HappeningOf(const Message& message) {
       case PeerMessageKind::kValue:
         return Happening::kValue;
       case PeerMessageKind::kCancelObject:
+        return Happening::kCancelObject;
       case PeerMessageKind::kCancelTask:
-        break;
+        return Happening::kCancelTask;
       case PeerMessageKind::kAskWhy:
+        return Happening::kAskWhy;
       case PeerMessageKind::kWhy:
-        break;  // nobody asks in the simulator
+        return Happening::kWhy;
+      case PeerMessageKind::kEntrust:
+        break;  // no actor is kept for its creator in the simulator
     }
   }
   if (std::holds_alternative<WorkerReady>(message)) return Happening::kWorkerReady;
@@ -132,6 +186,18 @@ Happening HappeningOf(const Message& message) {
   if (std::holds_alternative<ProcessDied>(message)) return Happening::kProcessDied;
   if (std::holds_alternative<ObjectsFreed>(message)) return Happening::kObjectsFreed;
   if (std::holds_alternative<Exit>(message)) return Happening::kExit;
+  if (std::holds_alternative<CreateActor>(message)) return Happening::kCreateActor;
+  if (std::holds_alternative<PlaceActor>(message)) return Happening::kPlaceActor;
+  if (std::holds_alternative<LookupActor>(message)) return Happening::kLookupActor;
+  if (std::holds_alternative<WatchActor>(message)) return Happening::kWatchActor;
+  if (std::holds_alternative<ReleaseActor>(message)) return Happening::kReleaseActor;
+  if (std::holds_alternative<KillActor>(message)) return Happening::kKillActor;
+  if (std::holds_alternative<ActorConstructed>(message)) return Happening::kActorConstructed;
+  if (std::holds_alternative<ActorExiting>(message)) return Happening::kActorExiting;
+  if (std::holds_alternative<AskShape>(message)) return Happening::kAskShape;
+  if (std::holds_alternative<ActorAnswer>(message)) return Happening::kActorAnswer;
+  if (std::holds_alternative<ActorChanged>(message)) return Happening::kActorChanged;
+  if (std::holds_alternative<ShapeAnswer>(message)) return Happening::kShapeAnswer;
   WEFT_CHECK(false, "a message that the simulator does not know");
   return Happening::kCount;
 }

@@ -19,6 +19,8 @@ enum class Happening : uint8_t {
   kValues,
   kTaskError,
   kRetryableError,
+  kCancelled,
+  kExited,
   kHandedBack,
   kHandedBackBlocked,
   kRevokeAsked,
@@ -29,11 +31,24 @@ enum class Happening : uint8_t {
   kReturnLease,
   kBlocked,
   kFreeObjects,
+  kCreateActor,
+  kPlaceActor,
+  kLookupActor,
+  kWatchActor,
+  kReleaseActor,
+  kKillActor,
+  kActorConstructed,
+  kActorExiting,
+  kAskShape,
   // between processes, through the daemon
   kMention,
   kGiveBack,
   kAskValue,
   kValue,
+  kCancelObject,
+  kCancelTask,
+  kAskWhy,
+  kWhy,
   // from the daemon to a process
   kChannelOpened,
   kLeaseGranted,
@@ -42,6 +57,9 @@ enum class Happening : uint8_t {
   kProcessDied,
   kObjectsFreed,
   kExit,
+  kActorAnswer,
+  kActorChanged,
+  kShapeAnswer,
   kCount,
 };
 
@@ -53,6 +71,43 @@ enum class FaultKind : uint8_t {
   kHandBack,  // the worker handed the task back without need
   kStorm,     // while leases were recalled without need
   kUntimely,  // its sender had been declared dead and was not
+  kCount,
+};
+
+// What programs do with actors, cancelling and waiting, and what becomes of it.
+enum class Deed : uint8_t {
+  kActorCreated,
+  kActorRestarted,
+  kActorKilled,
+  kActorKilledToRestart,
+  kActorEndedWithLastHandle,
+  kActorEndedItself,
+  kActorEndedWithCreator,
+  kActorRefused,
+  kActorOutlivedItsCreator,
+  kConstructorRaised,
+  kConstructorWaitedForArguments,
+  kNameTaken,
+  kNameFound,
+  kNameNotFound,
+  kNameUsedAgain,
+  kHandleReceived,
+  kCallMadeToItself,
+  kCallRequeued,  // its worker died before it was begun
+  kCallRetried,   // ... while it ran
+  kCallLost,      // ... and it may not run again
+  kCancelledWhileQueued,
+  kCancelledWhilePushed,
+  kCancelledWhileRunning,
+  kCancelledByForce,
+  kCancelledChildren,
+  kCancelledTooLate,
+  kGetTimedOut,
+  kFoundStuck,
+  kStuckConfirmed,  // and nothing helped it for a long time after
+  kFoundStuckOutsideOfCircle,
+  kFoundUnschedulable,
+  kSecondLookDiffered,
   kCount,
 };
 
@@ -78,11 +133,13 @@ enum class CrashPoint : uint8_t {
 std::string_view NameOf(Happening happening);
 std::string_view NameOf(FaultKind fault);
 std::string_view NameOf(CrashPoint point);
+std::string_view NameOf(Deed deed);
 
 class Coverage {
  public:
   void Met(Happening happening) { ++seen_[static_cast<size_t>(happening)]; }
   void Met(Happening happening, FaultKind fault) { ++met_[static_cast<size_t>(happening)][static_cast<size_t>(fault)]; }
+  void Did(Deed deed) { ++deeds_[static_cast<size_t>(deed)]; }
   void Crashed(CrashPoint point) { ++crashes_[static_cast<size_t>(point)]; }
   uint64_t crashes() const;
   uint64_t Seen(Happening happening) const { return seen_[static_cast<size_t>(happening)]; }
@@ -98,6 +155,7 @@ class Coverage {
   std::array<std::array<uint64_t, static_cast<size_t>(FaultKind::kCount)>, static_cast<size_t>(Happening::kCount)>
       met_{};
   std::array<uint64_t, static_cast<size_t>(CrashPoint::kCount)> crashes_{};
+  std::array<uint64_t, static_cast<size_t>(Deed::kCount)> deeds_{};
 };
 
 // A message between a process and its daemon; a routed one is named by what it carries.

@@ -27,6 +27,9 @@ struct SimulatedTask {
   int64_t sent_ns = 0;
   uint64_t task = 0;      // the submitter's handle
   uint64_t instance = 0;  // which submission this is, in the whole simulation
+  TemplateKind kind = TemplateKind::kTask;
+  ObjectId actor;  // of a call or a constructor
+  uint32_t incarnation = 0;
   uint32_t attempt = 0;
   uint32_t depth = 0;
   std::vector<uint64_t> returns;
@@ -66,9 +69,11 @@ struct SimulatedReply {
         return Happening::kRetryableError;
       case ReplyKind::kHandedBack:
         return Happening::kHandedBack;
-      case ReplyKind::kHandedBackBlocked:
       case ReplyKind::kCancelled:
+        return Happening::kCancelled;
       case ReplyKind::kExited:
+        return Happening::kExited;
+      case ReplyKind::kHandedBackBlocked:
         break;
     }
     return Happening::kHandedBackBlocked;

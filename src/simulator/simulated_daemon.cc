@@ -29,6 +29,7 @@ WorkerPool::Config PoolConfig(const Workload& workload) {
 SimulatedDaemon::SimulatedDaemon(World& world)
     : scheduler(SchedulerConfig(world.workload)), pool(PoolConfig(world.workload)), world_(world) {
   scheduler.faults = world.options.scheduler_faults;
+  directory.faults = world.options.directory_faults;
 }
 
 void SimulatedDaemon::OpenSession() {
@@ -132,6 +133,10 @@ void SimulatedDaemon::Handle(ProcessId from, Message& message) {
         world_.Freed(location);
       }
     }
+  } else if (auto* m = std::get_if<AskShape>(&message)) {
+    Tell(from, ShapeAnswer{m->request, EncodeFact(scheduler.Explain(m->shape))});
+  } else {
+    HandleOfActors(from, message);
   }
 }
 
@@ -143,16 +148,23 @@ void SimulatedDaemon::Tell(ProcessId to, Message message) {
 }
 
 void SimulatedDaemon::Settle() {
-  while (!scheduler_actions_.empty() || !pool_actions_.empty()) {
+  if (settling_) return;
+  settling_ = true;
+  while (!scheduler_actions_.empty() || !directory_actions_.empty() || !pool_actions_.empty()) {
     for (auto& action : std::exchange(scheduler_actions_, {})) {
+      std::visit([&](const auto& a) { Perform(a); }, action);
+    }
+    for (auto& action : std::exchange(directory_actions_, {})) {
       std::visit([&](const auto& a) { Perform(a); }, action);
     }
     for (auto& action : std::exchange(pool_actions_, {})) {
       std::visit([&](const auto& a) { Perform(a); }, action);
     }
   }
+  settling_ = false;
   scheduler.CheckInvariants();
   pool.CheckInvariants();
+  directory.CheckInvariants();
   ScheduleTimer();
 }
 
@@ -163,11 +175,7 @@ void SimulatedDaemon::Perform(const GrantLease& action) {
   pool.WorkerWasLeased(action.worker);
   world_.Note("grant", action.process.value, action.worker.value, action.lease.value);
   if (submitter->second.stage != Stage::kReady) return;  // its burial ends the lease
-  if (submitter->second.workers.insert(action.worker).second) {
-    world_.OpenChannel(action.process, action.worker);
-    Tell(action.worker, ChannelOpened{.peer = action.process, .first_side = 0});
-    Tell(action.process, ChannelOpened{.peer = action.worker, .first_side = 1});
-  }
+  OpenChannel(action.process, action.worker);
   if (auto* process = world_.Find(action.worker)) process->demand = scheduler.demand();
   Tell(action.process, LeaseGranted{action.shape, action.lease, action.worker, action.gpus});
 }
@@ -175,6 +183,7 @@ void SimulatedDaemon::Perform(const GrantLease& action) {
 void SimulatedDaemon::Perform(const RecallLease& action) { Tell(action.process, LeaseRecalled{action.lease}); }
 
 void SimulatedDaemon::Perform(const RefuseLeases& action) {
+  world_.Helped();
   Tell(action.process, LeaseRefused{action.shape, action.why});
 }
 
@@ -192,18 +201,22 @@ void SimulatedDaemon::Perform(const SetDemand& action) {
   if (action.on) scheduler.Handle(BlockedFlagsRead{}, scheduler_actions_);
 }
 
-void SimulatedDaemon::Perform(const KillWorker& action) {
-  ProcessId id = action.worker;
+void SimulatedDaemon::OpenChannel(ProcessId submitter, ProcessId worker) {
+  if (!processes_.at(submitter).workers.insert(worker).second) return;
+  world_.OpenChannel(submitter, worker);
+  Tell(worker, ChannelOpened{.peer = submitter, .first_side = 0});
+  Tell(submitter, ChannelOpened{.peer = worker, .first_side = 1});
+}
+
+void SimulatedDaemon::Perform(const KillWorker& action) { Kill(action.worker); }
+
+void SimulatedDaemon::Kill(ProcessId id) {
   world_.Note("kill", id.value);
   // A signal needs no consent, but a moment.
   world_.queue.At(world_.now() + world_.Delay(), [this, id] {
     if (auto* process = world_.Find(id); process != nullptr && process->alive) process->Die();
   });
 }
-
-void SimulatedDaemon::Perform(const GrantActor&) { WEFT_CHECK(false, "no actor was wanted"); }
-
-void SimulatedDaemon::Perform(const RefuseActor&) { WEFT_CHECK(false, "no actor was wanted"); }
 
 void SimulatedDaemon::RereadBlockedFlags() {
   for (auto& [id, process] : processes_) {
@@ -269,6 +282,7 @@ void SimulatedDaemon::Bury(ProcessId id) {
   Settle();
   if (!processes_.contains(id)) return;
   world_.Note("bury", id.value);
+  TellOfActorsThatEndWith(id);
   for (auto& [other, process] : processes_) {
     process.workers.erase(id);
     if (other != id) Tell(other, ProcessDied{id, 0, "was killed"});
@@ -287,7 +301,7 @@ void SimulatedDaemon::BuryAlive(ProcessId id) {
   process->buried = true;
   process->DoomLeased(true);
   Bury(id);
-  int64_t lives_on = static_cast<int64_t>(world_.random.Below(20 * kMs));
+  int64_t lives_on = static_cast<int64_t>(world_.random.Below((process->actor() ? 60 : 20) * kMs));
   world_.queue.At(world_.now() + lives_on, [process] {
     if (process->alive) process->Die();
   });
@@ -306,12 +320,14 @@ void SimulatedDaemon::RecallEverything() {
 }
 
 void SimulatedDaemon::ScheduleTimer() {
-  int64_t next = std::min(scheduler.next_wakeup_ns(), pool.next_wakeup_ns());
+  int64_t next = std::min({scheduler.next_wakeup_ns(), pool.next_wakeup_ns(), directory.next_wakeup_ns()});
   if (next >= timer_ns_) return;
   timer_ns_ = next;
   world_.LaterInDaemon(std::max<int64_t>(next - world_.now(), 0), [this, next] {
     if (timer_ns_ == next) timer_ns_ = INT64_MAX;
     scheduler.Handle(TimePassed{world_.now()}, scheduler_actions_);
+    Settle();
+    directory.Handle(DirectoryTicked{world_.now()}, directory_actions_);
     Settle();
     pool.TimePassed(world_.now(), pool_actions_);
     Settle();
@@ -328,6 +344,7 @@ void SimulatedDaemon::NoteLosses(ProcessId id) {
 
 void SimulatedDaemon::CheckRest() {
   if (scheduler.lease_count() != 0) world_.Fail("at rest, leases are still held");
+  if (scheduler.actor_count() != 0) world_.Fail("at rest, the scheduler still knows actors");
   LocalScheduler fresh(SchedulerConfig(world_.workload));
   if (!(scheduler.free() == fresh.free())) world_.Fail("at rest, free resources are not all resources");
   for (auto& [id, process] : processes_) {
@@ -347,6 +364,12 @@ std::string SimulatedDaemon::Describe() const {
   text += ", workers starting " + std::to_string(pool.starting()) + " ready " + std::to_string(pool.ready());
   if (pool.gave_up()) text += ", gave up starting";
   text += "\n";
+  for (const ActorInfo& actor : directory.Describe()) {
+    text += "  actor " + std::to_string(actor.actor.owner.value) + "/" + std::to_string(actor.actor.index) + " state " +
+            std::to_string(actor.state) + " incarnation " + std::to_string(actor.incarnation) + " worker " +
+            std::to_string(actor.worker.value) + (actor.detached ? " detached " : " ") + actor.name +
+            (actor.why.empty() ? "" : ": " + actor.why) + "\n";
+  }
   for (const auto& [id, process] : processes_) {
     text += "  process " + std::to_string(id.value) + (process.stage == Stage::kReady ? " ready" : " not ready");
     if (scheduler.IsLeased(id)) text += " leased";

@@ -1,4 +1,5 @@
-// The node daemon in the simulation: the real local scheduler and worker pool, with what NodeDaemon does around them.
+// The node daemon in the simulation: the real local scheduler, worker pool and actor directory, with what NodeDaemon
+// does around them.
 // Keep the two alike: what NodeDaemon does differently is not covered by any seed.
 #pragma once
 
@@ -9,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "head/actor_directory.h"
 #include "node/worker_pool.h"
 #include "scheduling/local_scheduler.h"
 #include "simulator/world.h"
@@ -28,11 +30,13 @@ class SimulatedDaemon {
   void RecallEverything();
   void Pause(int64_t until_ns) { paused_until_ns = until_ns; }
   void CheckRest();
+  bool Knows(ProcessId process) const { return processes_.contains(process); }
   std::string Describe() const;
   void NoteLosses(ProcessId process);  // for the coverage: messages of a process that dies
 
   LocalScheduler scheduler;
   WorkerPool pool;
+  ActorDirectory directory;
   int64_t paused_until_ns = 0;
 
  private:
@@ -66,6 +70,20 @@ class SimulatedDaemon {
   void Perform(const RetireWorker& action);
   void Perform(const AbandonStart& action);
   void Perform(const GiveUpStarting& action);
+  // Actors (simulated_daemon_actors.cc).
+  bool HandleOfActors(ProcessId from, Message& message);
+  void Perform(const WantActor& action);
+  void Perform(const UnwantActor& action);
+  void Perform(const SettleActor& action);
+  void Perform(const TellWatcher& action);
+  void Perform(const AnswerCreator& action);
+  void Perform(const AnswerList& action);
+  void Perform(const KillActorWorker& action);
+  void Perform(const LetWorkerLeave& action);
+  void Perform(const RefuseSender& action);
+  void TellOfActorsThatEndWith(ProcessId id);
+  void OpenChannel(ProcessId submitter, ProcessId worker);
+  void Kill(ProcessId id);
   void RereadBlockedFlags();
   void BeginClosing(ProcessId id);
   void Bury(ProcessId id);
@@ -75,6 +93,10 @@ class SimulatedDaemon {
   std::map<ProcessId, Process> processes_;
   std::vector<SchedulerAction> scheduler_actions_;
   std::vector<PoolAction> pool_actions_;
+  std::vector<DirectoryAction> directory_actions_;
+  std::map<std::pair<ProcessId, uint64_t>, CreateActor> creations_;  // asked with a name and not yet answered
+  std::map<std::pair<ProcessId, uint64_t>, std::string> lookups_;
+  bool settling_ = false;
   bool awake_ = false;
   int64_t timer_ns_ = INT64_MAX;
 };

@@ -7,12 +7,14 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "runtime/owner.h"
+#include "runtime/wait_graph.h"
 #include "runtime/worker_machine.h"
 #include "simulator/world.h"
 #include "wire/messages.h"
@@ -20,6 +22,11 @@
 
 namespace weft::core {
 
+SimulatedValue ValueOf(const Object& object);
+bool IsError(ValueKind kind);
+
+// In six files: simulated_process.cc (life and the link), simulated_performer.cc (channels and actions),
+// simulated_executor.cc, simulated_program.cc, simulated_actors.cc (actors and cancelling) and simulated_waiting.cc.
 class SimulatedProcess {
  public:
   SimulatedProcess(World& world, ProcessId id, bool driver);
@@ -37,7 +44,11 @@ class SimulatedProcess {
   void Die();
   void StartDriver();
   void ForgetGlobals();
+  void KillActors(const std::vector<ObjectId>& actors);  // the driver, at its end
 
+  // The actor that lives here, and which life of it this is.
+  ObjectId actor() const { return actor_; }
+  uint32_t incarnation() const { return incarnation_; }
   bool busy() const { return alive && body_ && !driver_; }
   bool driver_done() const { return driver_ && !body_; }
   // Every object of this process's user code.
@@ -67,6 +78,7 @@ class SimulatedProcess {
   std::vector<SimulatedChannel*> workers;     // that we push to
   std::vector<SimulatedChannel*> submitters;  // that push to us
   bool exit_asked = false;
+  bool left = false;  // in order: nobody needed it any more
 
  private:
   // User code that runs: a task's body, or the driver's program.
@@ -77,18 +89,54 @@ class SimulatedProcess {
     Random random{0};
     uint32_t steps_left = 0;
     uint32_t children = 0;
+    uint64_t execution = 0;
     std::vector<Object*> variables;  // one local reference each
+    std::vector<Object*> handles;    // of actors; likewise
     Object* awaited = nullptr;
     bool resuming = false;
     bool handed_back = false;
     uint64_t wait_number = 0;
-    bool last_gets = false;  // the driver gets all it still has, and drops it
-    bool failed = false;     // a get raised, and the body lets it through
+    int64_t wait_began_ns = 0;
+    int64_t deadline_ns = -1;  // of the wait
+    bool timed_out = false;
+    bool listed = false;        // the wait has lasted a while, and others are told of it
+    int64_t look_pause_ns = 0;  // until it is looked into again
+    // It was found that the wait cannot end.
+    bool found_stuck = false;
+    bool found_unschedulable = false;
+    int64_t raises_at_ns = 0;
+    uint64_t helps_before = 0;  // World::helps when the inquiry began
+    std::string chain;
+    bool raises = false;         // the wait ends with that
+    bool interrupted = false;    // the task was cancelled
+    uint64_t question = 0;       // to the daemon, whose answer the body awaits
+    Object* creating = nullptr;  // the actor that waits for its name
+    bool last_gets = false;      // the driver gets all it still has, and drops it
+    bool failed = false;         // a get raised, and the body lets it through
     std::string failure;
     SimulatedReply reply;
     std::vector<std::vector<Object*>> returned;  // references inside the values, until the reply was written
     bool ended = false;
     bool replied = false;
+  };
+
+  // What a wait waits for, being found out (Runtime::Inquiry).
+  struct Inquiry {
+    std::unique_ptr<WaitGraph> graph;
+    uint64_t wait = 0;
+    uint64_t number = 0;
+    uint64_t helps = 0;
+    int64_t began_ns = 0;
+    size_t open = 0;
+    bool second = false;
+    WaitProof proof;
+    bool done = false;
+    WaitVerdict verdict;
+  };
+  struct EarlyCancel {
+    ProcessId submitter;
+    uint64_t task = 0;
+    bool force = false;
   };
 
   void CrashIf(CrashPoint point);
@@ -103,6 +151,8 @@ class SimulatedProcess {
   void Flush();
   void OrphanMentions(const Message& message);  // it will not arrive
   void OrphanMentions(const SimulatedReply& reply, ProcessId submitter);
+  void OrphanPushed();
+  void TaintIfDoomed(const std::vector<ObjectId>& ids);
 
   // draining and performing
   void Drain();
@@ -123,6 +173,9 @@ class SimulatedProcess {
   void AnswerRevokes();
   void HandBack(SimulatedChannel& channel, const SimulatedTask& task, ReplyKind kind);
   void HandBackQueued();
+  bool MayTake(const SimulatedTask& task) const { return task.kind != TemplateKind::kCall || constructed_; }
+  bool MayLeave() { return exit_asked && owner.live_tasks() == 0 && !owner.AnyBorrowed() && !owner.AnyActors(); }
+  [[noreturn]] void Leave();
   bool SendReplies();  // false: no room yet
   void Step();
   void EndBody();
@@ -135,9 +188,45 @@ class SimulatedProcess {
   void DoStep();
   void SubmitChild();
   void PutValue();
+  Object* PickVariable();
+  bool MaySubmit() const;
+  void NoteSubmitted(uint64_t instance, const TaskSpec& spec, const std::vector<Object*>& returns,
+                     const Submission& submission);
+  void AddContained(std::vector<Object*>& contained, uint64_t percent, size_t most);
+  bool Excused(ObjectId reference, ProcessId from) const;
+  void Keep(Object* object);  // in a variable, with a reference of its own
+
+  // actors and cancelling
+  void MakeActor();
+  void CallActor();
+  void LookUpActor();
+  void AwaitAnswer(uint64_t question);
+  void EndQuestion();
+  Object* FindReference(ObjectId id);
+  void KillSomeActor();
+  void CancelSomething();
+  void CancelRunning(ProcessId submitter, uint64_t task, bool force, bool recursive);
+  void TakeEarlyCancel();
+  void CancelOwned(Object* object, bool force, bool recursive);
+  void NoteCancelled(const Task& task);
+  void Constructed(bool ok);
+  static uint64_t InstanceOf(const Task& task);
+
+  // waiting
   void BeginGet(Object* object);
   void EndGet();
-  Object* PickVariable();
+  void BeginBlocking();
+  void ScheduleLook(int64_t delay_ns);
+  void Look();
+  WaitFact FactOfWait() const;
+  ProcessFact FactOfSelf() const;
+  void AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request);
+  void BeginPass(std::unique_ptr<WaitGraph> graph);
+  void Continue();
+  void Inquired();
+  void WhyAnswered(uint64_t request, ObjectId subject, std::string_view bytes);
+  void ShapeAnswered(uint64_t request, std::string_view bytes);
+  void AbandonInquiry();
   const TaskTemplate* TemplateOf(const TaskSpec& spec);
 
   const bool driver_;
@@ -148,7 +237,7 @@ class SimulatedProcess {
   std::vector<Location> free_outbox_;
   std::vector<Object*> dropped_;
   std::vector<uint64_t> pending_;  // instances submitted and not seen to be finished
-  size_t known_live_ = 0;
+  uint64_t known_finished_ = 0;
   std::unique_ptr<Body> body_;
   std::vector<Object*> globals_;  // references and views that user code keeps between tasks
   struct PendingReply {
@@ -159,6 +248,15 @@ class SimulatedProcess {
   std::deque<PendingReply> replies_;
   size_t next_submitter_ = 0;
   uint64_t next_wait_ = 1;
+  uint64_t next_execution_ = 1;
+  uint64_t next_question_ = 1;
+  uint64_t last_inquiry_ = 0;
+  std::unique_ptr<Inquiry> inquiry_;
+  std::map<uint64_t, ActorAnswer> answers_;
+  std::deque<EarlyCancel> early_cancels_;
+  ObjectId actor_;
+  uint32_t incarnation_ = 0;
+  bool constructed_ = false;
   std::set<ProcessId> known_dead_;
   bool link_awake_ = false, executor_awake_ = false;
   int64_t link_not_before_ns_ = 0, executor_not_before_ns_ = 0, drain_not_before_ns_ = 0;

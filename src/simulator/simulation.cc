@@ -31,6 +31,12 @@ void Run(World& world) {
     }
   }
   if (!driver.driver_done()) world.Fail("nothing happens any more, and the driver still waits");
+  // What is meant to outlive its handles is ended as users must, and so are actors that keep each other.
+  driver.KillActors(world.CheckActorsAtRest());
+  while (!world.queue.empty()) {
+    if (world.now() > world.healed_ns + 2 * kRestWithinNs) world.Fail("not at rest long after the actors' end");
+    world.queue.RunNext();
+  }
   world.CheckRest();
 }
 

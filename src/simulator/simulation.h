@@ -1,9 +1,15 @@
-// A cluster in one thread from one seed: real owners, worker machines, local scheduler and worker pool, with a
-// simulated network, store and user program, under virtual time, with crashes, pauses, delays, refusals and recalls.
+// A cluster in one thread from one seed: real owners, worker machines, wait graphs, local scheduler, actor directory
+// and worker pool, with a simulated network, store and user program, under virtual time, with crashes, pauses, delays,
+// refusals and recalls.
 //
 // Checked while it runs: every reference ends once, with the right outcome; bodies start at most 1 + max_retries times;
 // exceptions are retried only on request; nothing is freed while somebody uses it, nor twice; resources stay within
-// bounds; the machines' own invariants. After the faults have ended everything resolves, and at rest nothing is left.
+// bounds; the machines' own invariants. Actors: one life at a time, restarted as often as asked and never after a kill
+// for good; calls of one caller begin in their order, at most 1 + max_task_retries times, and once in an incarnation if
+// they return; errors say rightly whether a call ran; names lead to the living. What is cancelled ends as cancelled, or
+// with its value, and does not begin again. A wait that is said to be stuck is left alone for a while, and must not end
+// by itself; and as programs wait in real circles, that these are found is what brings them to their end. After the
+// faults have ended everything resolves, and at rest nothing is left.
 //
 // A seed gives the same run, event for event, every time. Called by simulator_test.
 #pragma once
@@ -11,6 +17,7 @@
 #include <cstdint>
 #include <string>
 
+#include "head/actor_directory.h"
 #include "runtime/owner.h"
 #include "runtime/worker_machine.h"
 #include "scheduling/local_scheduler.h"
@@ -25,6 +32,8 @@ struct SimulationOptions {
   Owner::Faults owner_faults;
   WorkerMachine::Faults worker_faults;
   LocalScheduler::Faults scheduler_faults;
+  ActorDirectory::Faults directory_faults;
+  bool judge_from_one_pass = false;  // what runtime_explain.cc must not do; too rare to be among the planted bugs
 };
 
 struct SimulationResult {

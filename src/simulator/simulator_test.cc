@@ -111,6 +111,16 @@ constexpr Planted kPlanted[] = {
     {"KeepResourcesOfDeadWorkers",
      [](SimulationOptions& o) { o.scheduler_faults.keep_resources_of_dead_workers = true; }},
     {"SpareWorkersOfTheDead", [](SimulationOptions& o) { o.scheduler_faults.spare_workers_of_the_dead = true; }},
+    {"KeepCpusOfWhoStays", [](SimulationOptions& o) { o.scheduler_faults.keep_cpus_of_who_stays = true; }},
+    {"RequeueCallsAtTheEnd", [](SimulationOptions& o) { o.owner_faults.requeue_calls_at_the_end = true; }},
+    {"ForgetCallsBehindAFailedOne",
+     [](SimulationOptions& o) { o.owner_faults.forget_calls_behind_a_failed_one = true; }},
+    {"SayThatCallsDidNotRun", [](SimulationOptions& o) { o.owner_faults.say_that_calls_did_not_run = true; }},
+    {"KeepActorsWithoutHandles", [](SimulationOptions& o) { o.owner_faults.keep_actors_without_handles = true; }},
+    {"ForgetLeaseOfCancelled", [](SimulationOptions& o) { o.owner_faults.forget_lease_of_cancelled = true; }},
+    {"RetryCancelled", [](SimulationOptions& o) { o.owner_faults.retry_cancelled = true; }},
+    {"RestartTheKilled", [](SimulationOptions& o) { o.directory_faults.restart_the_killed = true; }},
+    {"KeepNamesOfTheDead", [](SimulationOptions& o) { o.directory_faults.keep_names_of_the_dead = true; }},
 };
 
 INSTANTIATE_TEST_SUITE_P(Simulator, PlantedBug, ::testing::ValuesIn(kPlanted),

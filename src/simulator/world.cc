@@ -15,11 +15,6 @@ bool Is(const SimulatedValue& value, std::string_view error) {
   return value.kind == ValueKind::kSystemError && value.bytes.starts_with(error);
 }
 
-bool Same(const SimulatedValue& a, const SimulatedValue& b) {
-  return a.kind == b.kind && a.bytes == b.bytes && a.contained == b.contained &&
-         (a.kind != ValueKind::kStored || a.location == b.location);
-}
-
 std::string Text(ObjectId id) { return std::to_string(id.owner.value) + "/" + std::to_string(id.index); }
 
 }  // namespace
@@ -27,6 +22,8 @@ std::string Text(ObjectId id) { return std::to_string(id.owner.value) + "/" + st
 World::World(const SimulationOptions& the_options) : options(the_options), random(the_options.seed * 7919 + 17) {
   workload = DrawWorkload(random);
   tasks_left = workload.tasks;
+  actors_left = workload.actors;
+  holders_left = workload.holders;
   // Rough in different ways; some calm, so that order itself is tested.
   bool calm = random.Chance(10);
   tail_percent = calm ? 0 : static_cast<uint32_t>(random.Below(4) * 3);
@@ -38,17 +35,35 @@ World::World(const SimulationOptions& the_options) : options(the_options), rando
   asynchronous = random.Chance(40);
   room = random.Chance(40) ? 2 + random.Below(6) : 300;
   most_pushed = random.Chance(50) ? 2 + random.Below(12) : 256;
+  first_look_ns = random.Chance(30) ? 200 * kMs : static_cast<int64_t>(kMs / 50 + random.Below(10 * kMs));
+  if (random.Chance(workload.call_share >= 60 ? 80 : 40)) {
+    // Much changes while somebody asks around.
+    first_look_ns = static_cast<int64_t>(kMs / 50 + random.Below(kMs / 5));
+    slow_answer_ns = kMs / 5 + static_cast<int64_t>(random.Below(random.Chance(70) ? kMs : 10 * kMs));
+  }
   if (!calm) {
     uint64_t crashes = random.Below(12);
     for (uint64_t i = 0; i < crashes; ++i) {
       planned_crashes_.push_back({static_cast<CrashPoint>(random.Below(static_cast<uint64_t>(CrashPoint::kCount))),
                                   static_cast<uint32_t>(random.Below(random.Chance(50) ? 10 : 150))});
     }
-    uint64_t faults = random.Below(10);
+    uint64_t faults = random.Below(16);
     for (uint64_t i = 0; i < faults; ++i) {
       // The rare ones need a plan most.
       if (workload.long_pause && i < 2) {
         planned_faults_.push_back({static_cast<FaultKind>(random.Below(3)), Happening::kExit, 0});
+        continue;
+      }
+      if (workload.cancel_share > 0 && i == 4) {
+        planned_faults_.push_back({static_cast<FaultKind>(random.Below(3)), Happening::kCancelled, 0});
+        continue;
+      }
+      if (workload.actors > 0 && i < 4) {
+        constexpr Happening kRare[] = {Happening::kPlaceActor,    Happening::kWatchActor,   Happening::kCancelled,
+                                       Happening::kActorExiting,  Happening::kExited,       Happening::kReleaseActor,
+                                       Happening::kKillActor,     Happening::kCancelObject, Happening::kCancelTask,
+                                       Happening::kRetryableError};
+        planned_faults_.push_back({static_cast<FaultKind>(random.Below(3)), kRare[random.Below(std::size(kRare))], 0});
         continue;
       }
       planned_faults_.push_back({static_cast<FaultKind>(random.Below(3)),
@@ -200,11 +215,15 @@ void World::ScheduleFaults() {
       if (faulty()) daemon->RecallEverything();
     });
   }
-  for (uint64_t i = random.Below(4); i > 0; --i) {
+  for (uint64_t i = random.Below(7); i > 0; --i) {
     queue.At(any_time(), [this, any_process] {
       SimulatedProcess* process = any_process();
       // Rather one that is in the middle of something.
       for (int tries = 0; tries < 10 && !process->busy(); ++tries) process = any_process();
+      for (int tries = 0; tries < 10 && !(process->busy() && process->actor()); ++tries) {
+        SimulatedProcess* other = any_process();
+        if (other->busy() && other->actor()) process = other;
+      }
       if (faulty() && process->id.value != 1) daemon->BuryAlive(process->id);
     });
   }
@@ -254,10 +273,20 @@ SimulatedChannel* World::OpenChannel(ProcessId submitter, ProcessId worker) {
   return channel.get();
 }
 
+// The same value; handles and references that may have led nowhere when it came are left out.
+bool World::Same(const SimulatedValue& a, const SimulatedValue& b) const {
+  auto certain = [this](std::vector<ObjectId> ids) {
+    std::erase_if(ids, [this](ObjectId id) { return Tainted(id) || loose.contains(id); });
+    return ids;
+  };
+  return a.kind == b.kind && a.bytes == b.bytes && certain(a.contained) == certain(b.contained) &&
+         (a.kind != ValueKind::kStored || a.location == b.location);
+}
+
 // ---- truth --------------------------------------------------------------------------------------------------------
 
 void World::Submit(uint64_t instance, const TaskSpec& spec, ProcessId submitter, const std::vector<Object*>& returns,
-                   const std::vector<Object*>& dependencies) {
+                   const Submission& submission) {
   Submitted& task = tasks[instance];
   task.spec = spec;
   task.submitter = submitter;
@@ -265,20 +294,23 @@ void World::Submit(uint64_t instance, const TaskSpec& spec, ProcessId submitter,
     objects[object->id] = {.instance = instance, .number = static_cast<uint32_t>(task.returns.size())};
     task.returns.push_back(object->id);
   }
-  for (Object* object : dependencies) task.dependencies.push_back(object->id);
+  for (Object* object : submission.dependencies) task.dependencies.push_back(object->id);
+  for (Object* object : submission.contained) task.contained.push_back(object->id);
 }
 
 void World::Put(ObjectId id, SimulatedValue value) { objects[id] = {.resolved = true, .outcome = std::move(value)}; }
 
-void World::BodyStarted(uint64_t instance, SimulatedProcess& worker) {
-  Submitted& task = tasks.at(instance);
+void World::BodyStarted(const SimulatedTask& frame, SimulatedProcess& worker) {
+  Submitted& task = tasks.at(frame.instance);
+  const std::string name = "the body of task " + std::to_string(frame.instance);
   ++task.starts;
-  if (task.starts > 1 + static_cast<uint32_t>(task.spec.max_retries)) {
-    Fail("the body of task " + std::to_string(instance) + " with max_retries=" + std::to_string(task.spec.max_retries) +
-         " started " + std::to_string(task.starts) + " times");
+  if (task.spec.max_retries >= 0 && task.starts > 1 + static_cast<uint32_t>(task.spec.max_retries)) {
+    Fail(name + " with max_retries=" + std::to_string(task.spec.max_retries) + " started " +
+         std::to_string(task.starts) + " times");
   }
-  if (task.finished && Trusted(worker.id))
-    Fail("the body of task " + std::to_string(instance) + " started after its end");
+  if (task.finished && Trusted(worker.id)) Fail(name + " started after its end");
+  if (frame.kind == TemplateKind::kCreation) return ConstructorStarted(frame, worker);
+  if (frame.kind == TemplateKind::kCall) return CallStarted(frame, worker);
   if (!Trusted(worker.id) || !Trusted(task.submitter)) return;
   LeasedWorker* leased = Find(task.submitter)->owner.FindWorker(worker.id);
   if (!leased || !leased->leased || daemon->scheduler.WorkerOf(leased->lease, task.submitter) != worker.id) {
@@ -302,7 +334,7 @@ void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& valu
          "; it is " + value.bytes.substr(0, 200));
   };
   uint32_t attempts = task.lost + task.raised;
-  bool exhausted = attempts == static_cast<uint32_t>(task.spec.max_retries) + 1;
+  bool exhausted = task.spec.max_retries >= 0 && attempts == static_cast<uint32_t>(task.spec.max_retries) + 1;
   bool of_dependency = false;
   for (ObjectId id : task.dependencies) {
     auto dependency = objects.find(id);
@@ -310,7 +342,7 @@ void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& valu
     of_dependency = of_dependency || (dependency->second.resolved && dependency->second.outcome.kind == value.kind &&
                                       dependency->second.outcome.bytes == value.bytes);
     of_dependency = of_dependency || dependency->second.vanished;
-    of_dependency = of_dependency || (Is(value, "OwnerDiedError") && !Trusted(id.owner));
+    of_dependency = of_dependency || (Is(value, "OwnerDiedError") && !Trusted(id.owner)) || Tainted(id);
   }
   switch (value.kind) {
     case ValueKind::kPending:
@@ -322,20 +354,28 @@ void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& valu
         wrong("no body returned it");
       }
       if (!Same(task.reply.values[i], value)) wrong("its body returned something else");
+      if (task.actor && task.starts_in[task.replied_in] != 1) wrong("it ran twice in one incarnation of its actor");
       if (value.kind == ValueKind::kInline && value.bytes != ValueBytes(task.spec.number, i))
         wrong("not its own value");
       break;
     case ValueKind::kTaskError:
       if (of_dependency) break;
       if (!task.replied || task.reply.error != value.bytes) wrong("no body raised it");
-      if (task.reply.kind == ReplyKind::kRetryableError && !exhausted) wrong("it was not tried again as asked");
+      if (task.reply.kind == ReplyKind::kRetryableError && !exhausted && !task.cancel_asked)
+        wrong("it was not tried again as asked");
       break;
     case ValueKind::kSystemError:
       if (of_dependency) break;
-      if (Is(value, "UnschedulableError")) {
+      if (Is(value, "UnschedulableError") && value.bytes.find("its actor can never start") != std::string::npos) {
+        if (!task.actor || !actors.at(task.actor).dead || task.starts > 0) wrong("its actor was not refused");
+      } else if (Is(value, "UnschedulableError")) {
         if (task.spec.satisfiable && !task.spec.unsendable && !gave_up_starting) wrong("it could have run");
       } else if (Is(value, "WorkerCrashedError")) {
         if (task.lost == 0 || !exhausted) wrong("it should have been tried again");
+      } else if (Is(value, "TaskCancelledError")) {
+        if (!task.cancel_asked) wrong("nobody cancelled it");
+      } else if (task.spec.kind == TemplateKind::kCall) {
+        if (std::string why = WhyCallMayNotFailSo(task, value); !why.empty()) wrong(why);
       } else {
         wrong("there is no reason for it");
       }
@@ -344,7 +384,7 @@ void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& valu
 }
 
 void World::CheckRead(SimulatedProcess& reader, ObjectId id, const SimulatedValue& value) {
-  if (!Trusted(reader.id)) return;
+  if (!Trusted(reader.id) || Tainted(id)) return;
   if (value.kind == ValueKind::kStored) CheckStored(reader, value.location, "read");
   if (Is(value, "OwnerDiedError") && !Trusted(id.owner)) return;
   auto found = objects.find(id);
@@ -391,6 +431,9 @@ void World::CheckHeld() {
         Fail("process " + std::to_string(holder->id.value) + " lost the record of an object that it uses");
       }
       ObjectId held = object->id;
+      if (Tainted(held)) return;
+      // An actor that knows itself does not keep itself, and who found it by name has yet to say so.
+      if (IsActor(held) && (actors.at(held).worker == holder->id || loose.contains(held))) return;
       if (object->borrowed && Trusted(held.owner) && !Find(held.owner)->owner.Find(held)) {
         Fail("object " + Text(held) + " was freed while process " + std::to_string(holder->id.value) + " uses it");
       }
@@ -458,6 +501,7 @@ void World::CheckRest() {
     Fail("at rest, the memory of object " + Text(range.id) + " is still in use");
   }
   daemon->CheckRest();
+  CheckNames();
 }
 
 std::string World::Dump() {

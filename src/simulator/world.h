@@ -38,14 +38,18 @@ struct Submitted {
   ProcessId submitter;
   uint64_t handle = 0;  // known once it was pushed
   std::vector<ObjectId> returns;
-  std::vector<ObjectId> dependencies;
+  std::vector<ObjectId> dependencies, contained;
   uint32_t starts = 0;  // of its body
   uint32_t lost = 0;    // attempts that went with their worker
   uint32_t raised = 0;  // attempts whose exception asked for a retry
   bool finished = false;
+  bool cancel_asked = false;
+  ObjectId actor;                                // of a call or a constructor
+  std::map<uint32_t, uint32_t> starts_in;        // by the actor's incarnation
   std::map<ProcessId, SimulatedReply> produced;  // by whom
   bool replied = false;                          // below: the reply that its submitter took
   SimulatedReply reply;
+  uint32_t replied_in = 0;  // of an actor's call: in which incarnation
 };
 
 // What is known of an object beyond its owner.
@@ -55,6 +59,20 @@ struct KnownObject {
   bool resolved = false;
   bool vanished = false;  // freed in the moment it ended, before anybody could look
   SimulatedValue outcome;
+};
+
+// What is known of an actor beyond its owner and the daemon. Named, as everywhere, by its handle object.
+struct KnownActor {
+  ActorSpec spec;
+  ProcessId creator;
+  uint64_t constructor = 0;  // its instance
+  bool abandoned = false;    // its name was taken
+  bool killed = false;       // for good, and the daemon knows
+  bool dead = false;         // the daemon says so
+  ProcessId worker;          // the daemon's word
+  uint32_t incarnation = 0;
+  std::map<std::pair<uint32_t, ProcessId>, uint64_t> last_calls;  // by incarnation and caller: what was begun last
+  std::map<ProcessId, uint64_t> killed_by;                        // for good; calls from this instance on must not run
 };
 
 struct StoredRange {
@@ -98,9 +116,9 @@ class World {
 
   // ---- truth
   void Submit(uint64_t instance, const TaskSpec& spec, ProcessId submitter, const std::vector<Object*>& returns,
-              const std::vector<Object*>& dependencies);
+              const Submission& submission);
   void Put(ObjectId id, SimulatedValue value);
-  void BodyStarted(uint64_t instance, SimulatedProcess& worker);
+  void BodyStarted(const SimulatedTask& frame, SimulatedProcess& worker);
   void Produced(const SimulatedReply& reply, SimulatedProcess& worker);
   // The owner has this value for the object now, for good.
   void CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& value);
@@ -108,9 +126,35 @@ class World {
   void CheckRead(SimulatedProcess& reader, ObjectId id, const SimulatedValue& value);
   void CheckStored(SimulatedProcess& reader, const Location& location, const char* what);
   void CheckHeld();  // nothing that somebody uses was freed
+
+  // ---- the truth about actors (world_actors.cc)
+  void ActorSubmitted(ObjectId actor, const ActorSpec& spec, ProcessId creator, uint64_t constructor);
+  void ConstructorStarted(const SimulatedTask& frame, SimulatedProcess& worker);
+  void CallStarted(const SimulatedTask& frame, SimulatedProcess& worker);
+  void KillAsked(ObjectId actor, bool no_restart, ProcessId by);
+  void CancelAsked(ObjectId object);
+  void CancelAsked(uint64_t instance);
+  // What the daemon decides.
+  void ActorPlaced(ObjectId actor, ProcessId worker);
+  void ActorWanted(ObjectId actor);
+  void ActorToldOf(const ActorChanged& change);
+  void NameAnswered(const CreateActor& asked, const ActorAnswer& answer);
+  void NameFound(const std::string& name, const ActorAnswer& answer);
+  std::string WhyCallMayNotFailSo(const Submitted& task, const SimulatedValue& value);
+  // At rest, before the detached are ended: those that should have ended by themselves have. The rest is returned.
+  std::vector<ObjectId> CheckActorsAtRest();
+  // Something came from outside that may end a wait which could not have ended by itself.
+  void Helped() { ++helps; }
+  bool IsActor(ObjectId id) const { return actors.contains(id); }
+  // A reference may have been handed to a living actor without its owner's knowledge, because who handed it on died in
+  // between. A known gap: whoever leases a worker takes it along, but callers of an actor do not.
+  void Taint(ObjectId id) { tainted.insert(id); }
+  bool Tainted(ObjectId id) const { return tainted.contains(id); }
+
   void LetGo(SimulatedProcess& owner, const Location& location);
   void Freed(const Location& location);
   void CheckRest();
+  void CheckNames();
   // A process told the owner that `receiver` borrows the object, and may have died before it handed it over: the owner
   // counts a borrower that knows nothing of it. A known gap; such objects stay until the receiver ends.
   void MentionOrphaned(ObjectId object, ProcessId receiver) { orphaned.insert({object, receiver}); }
@@ -127,10 +171,17 @@ class World {
   std::map<uint64_t, Submitted> tasks;  // by instance
   std::map<ObjectId, KnownObject> objects;
   std::map<Location, StoredRange> store;
+  std::map<ObjectId, KnownActor> actors;
+  std::set<ObjectId> tainted;
+  // Handles that their owner may let go although somebody knows them: those that were found by name, until it hears of
+  // it, and those that the actor itself knows and may hand on, as an actor that knows itself does not keep itself.
+  std::set<ObjectId> loose;
+  uint64_t helps = 0;
   std::set<std::pair<ObjectId, ProcessId>> orphaned;
   uint64_t next_instance = 1;
   uint64_t next_offset = 0;
   uint32_t tasks_left = 0;
+  uint32_t actors_left = 0, holders_left = 0;
   uint64_t trace_hash = 0xcbf29ce484222325ull;
   bool healed = false;
   bool closing = false;  // the driver's program has ended: user code keeps nothing any more
@@ -144,9 +195,11 @@ class World {
   uint32_t hand_back_percent = 0;
   uint32_t forget_percent = 0;  // results forgotten
   uint32_t fail_start_percent = 0;
-  bool asynchronous = false;  // channels
-  size_t room = 0;            // in a channel
-  size_t most_pushed = 0;     // to one worker
+  bool asynchronous = false;   // channels
+  int64_t first_look_ns = 0;   // after which a wait is looked into
+  int64_t slow_answer_ns = 0;  // at most, until somebody says why something waits
+  size_t room = 0;             // in a channel
+  size_t most_pushed = 0;      // to one worker
 
  private:
   struct PlannedCrash {
@@ -159,6 +212,7 @@ class World {
     uint32_t after;
   };
   std::set<ObjectId> Leftovers();  // checked: only what nobody could have freed
+  bool Same(const SimulatedValue& a, const SimulatedValue& b) const;
   void RunIn(SimulatedProcess* process, Happening reason, const std::function<void()>& what);
 
   std::vector<PlannedCrash> planned_crashes_;

@@ -8,8 +8,8 @@ namespace {
 // Each message lists its fields once, for both directions.
 template <class V>
 void Fields(V& v, OpenSession& m) {
-  v(m.protocol, m.pid, m.resources, m.object_store_bytes, m.python_workers, m.worker_command, m.environment,
-    m.working_directory, m.forward_output);
+  v(m.protocol, m.pid, m.resources, m.object_store_bytes, m.python_workers, m.worker_command, m.guest_command,
+    m.environment, m.working_directory, m.forward_output);
 }
 template <class V>
 void Fields(V& v, WorkerReady& m) {
@@ -53,7 +53,7 @@ template <class V>
 void Fields(V&, Farewell&) {}
 template <class V>
 void Fields(V& v, Welcome& m) {
-  v(m.process, m.driver, m.object_store_bytes, m.reserved_bytes, m.cpus, m.session);
+  v(m.process, m.driver, m.object_store_bytes, m.reserved_bytes, m.cpus, m.session, m.python_workers);
 }
 template <class V>
 void Fields(V& v, ChannelOpened& m) {

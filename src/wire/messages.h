@@ -37,7 +37,8 @@ struct OpenSession {
   uint64_t object_store_bytes = 0;  // 0: the daemon decides (30 % of what the machine or cgroup allows)
   uint8_t python_workers = 0;       // 1: worker_command starts a zygote; 0: it starts a worker itself
   std::vector<std::string> worker_command;
-  std::vector<std::string> environment;  // NAME=VALUE, complete
+  std::vector<std::string> guest_command;  // starts a zygote for Python workers in a session of others; empty: none
+  std::vector<std::string> environment;    // NAME=VALUE, complete
   std::string working_directory;
   uint8_t forward_output = 1;  // send the workers' output to the driver
 };
@@ -140,6 +141,7 @@ struct Welcome {  // with two descriptors: the process's own doorbell page, and 
   uint64_t reserved_bytes = 0;  // of the store, granted without asking
   uint32_t cpus = 0;            // whole CPUs of the node
   uint64_t session = 0;         // random, the same for all its processes
+  uint8_t python_workers = 0;   // as the driver said
 };
 struct ChannelOpened {  // with two descriptors: the channel's memory and the peer's doorbell page
   ProcessId peer;

@@ -18,6 +18,14 @@ def test_the_readme_lists_them_all():
     assert [path.name[:2] for path in PROGRAMS] == [f"{number:02}" for number in range(1, 13)]
 
 
+def test_the_readme_in_cpp_lists_them_all():
+    # ctest runs them: example.tutorial.01_tasks and so on.
+    folder = FOLDER.parent / "cpp" / "tutorial"
+    programs = sorted(path.name for path in folder.glob("*.cc"))
+    assert programs == re.findall(r"^\| `(.*?)`", (folder / "README.md").read_text(), re.M)
+    assert {name[:-3] for name in programs} >= {path.stem for path in PROGRAMS}
+
+
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 def test_program(program):
     driver = run_driver("", command=[sys.executable, str(program)], seconds=60)

@@ -1,4 +1,5 @@
 // A library of tasks as Python's tests load it: every kind of value, arrays in place, actors, and what goes wrong.
+#include <unistd.h>
 #include <weft/library.h>
 #include <weft/weft.h>
 
@@ -8,8 +9,6 @@
 #include <stdexcept>
 #include <string>
 #include <vector>
-
-#include <unistd.h>
 
 namespace {
 
@@ -28,7 +27,9 @@ std::string join(std::vector<std::string> words, std::string between) {
   for (const auto& word : words) text += (text.empty() ? "" : between) + word;
   return text;
 }
-int64_t total(const std::vector<int64_t>& numbers) { return std::accumulate(numbers.begin(), numbers.end(), int64_t{0}); }
+int64_t total(const std::vector<int64_t>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
+}
 std::map<std::string, std::vector<double>> table(const std::map<std::string, double>& input) {
   std::map<std::string, std::vector<double>> result;
   for (const auto& [key, value] : input) result[key] = {value, value * value};
@@ -77,28 +78,29 @@ int64_t call_counter(weft::Actor<Counter> counter, int64_t by) {
 }
 weft::Actor<Counter> make_counter(int64_t start) { return weft::actor<Counter>(start); }
 
-const weft::Library tasks = weft::Library("Tasks for the tests of weft.cpp.")
-                                .function<add>("add")
-                                .function<norm>("norm")
-                                .function<scaled>("scaled")
-                                .function<address>("address")
-                                .function<join>("join")
-                                .function<total>("total")
-                                .function<table>("table")
-                                .function<divmod>("divmod")
-                                .function<mirrored>("mirrored")
-                                .function<fail>("fail")
-                                .function<crash>("crash")
-                                .function<pid>("pid")
-                                .function<fibonacci>("fibonacci")
-                                .function<follow>("follow")
-                                .function<where>("where")
-                                .function<sleeps>("sleeps")
-                                .function<call_counter>("call_counter")
-                                .function<make_counter>("make_counter")
-                                .actor<Counter, int64_t>(
-                                    "Counter", weft::methods<&Counter::increment, &Counter::value, &Counter::fail,
-                                                             &Counter::both, &Counter::sum>("increment", "value", "fail",
-                                                                                            "both", "sum"));
+const weft::Library tasks =
+    weft::Library("Tasks for the tests of weft.cpp.")
+        .function<add>("add")
+        .function<norm>("norm")
+        .function<scaled>("scaled")
+        .function<address>("address")
+        .function<join>("join")
+        .function<total>("total")
+        .function<table>("table")
+        .function<divmod>("divmod")
+        .function<mirrored>("mirrored")
+        .function<fail>("fail")
+        .function<crash>("crash")
+        .function<pid>("pid")
+        .function<fibonacci>("fibonacci")
+        .function<follow>("follow")
+        .function<where>("where")
+        .function<sleeps>("sleeps")
+        .function<call_counter>("call_counter")
+        .function<make_counter>("make_counter")
+        .actor<Counter, int64_t>(
+            "Counter",
+            weft::methods<&Counter::increment, &Counter::value, &Counter::fail, &Counter::both, &Counter::sum>(
+                "increment", "value", "fail", "both", "sum"));
 
 }  // namespace

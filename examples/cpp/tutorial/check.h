@@ -1,0 +1,24 @@
+// What the tutorial's programs share: an assertion that is not switched off in release builds, and a clock.
+#pragma once
+
+#include <chrono>
+#include <source_location>
+#include <stdexcept>
+#include <string>
+
+// Says which line was wrong. In a task the exception travels to whoever asks for the result, as every other does.
+inline void check(bool is_true, std::source_location where = std::source_location::current()) {
+  if (!is_true) {
+    throw std::logic_error(std::string(where.file_name()) + ":" + std::to_string(where.line()) + ": not as expected");
+  }
+}
+
+using Clock = std::chrono::steady_clock;
+
+// When something ran. Times are values like others: they come back from tasks, and the processes of one machine share
+// the clock.
+struct Interval {
+  Clock::time_point begin, end;
+
+  bool overlaps(const Interval& other) const { return begin < other.end && other.begin < end; }
+};

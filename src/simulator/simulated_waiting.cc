@@ -1,0 +1,275 @@
+// SimulatedProcess: waiting in get, and finding out whether that can end, as runtime_waiting.cc and runtime_explain.cc
+// do.
+//
+// A wait that was found to be stuck mostly does not fail at once, as it does outside the simulator, but goes on for a
+// while: if it then ends although nothing came from outside (World::helps), it was never stuck.
+#include <algorithm>
+#include <utility>
+
+#include "simulator/simulated_process.h"
+
+namespace weft::core {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr int64_t kHandBackAfterNs = kMs;
+constexpr int64_t kFirstPauseNs = 20 * kMs;
+constexpr int64_t kMaxPauseNs = 2'000 * kMs;
+constexpr int64_t kMaxInquiryNs = 2'000 * kMs;
+
+}  // namespace
+
+void SimulatedProcess::BeginGet(Object* object) {
+  Body& body = *body_;
+  body.awaited = object;
+  body.resuming = body.handed_back = body.timed_out = body.listed = body.found_stuck = body.raises = false;
+  body.wait_number = next_wait_++;
+  body.wait_began_ns = world.now();
+  body.look_pause_ns = kFirstPauseNs;
+  body.deadline_ns = -1;
+  if (object->resolved()) {
+    body.resuming = true;
+    return ScheduleStep(world.Delay());
+  }
+  owner.Want(object, actions_);
+  Perform();
+  ++object->waiters;
+  if (!body.last_gets && body.random.Chance(world.workload.timeout_percent)) {
+    int64_t timeout = static_cast<int64_t>(body.random.Below(body.random.Chance(50) ? 5 * kMs : 1'000 * kMs));
+    body.deadline_ns = world.now() + timeout;
+    world.Later(this, timeout, Happening::kCount, [this, number = body.wait_number] {
+      if (!body_ || !body_->awaited || body_->wait_number != number || body_->resuming) return;
+      body_->timed_out = body_->resuming = true;
+      ScheduleStep(world.Delay());
+    });
+  }
+  ScheduleLook(world.first_look_ns);
+  if (!driver_) BeginBlocking();
+}
+
+void SimulatedProcess::BeginBlocking() {
+  blocked = true;
+  if (demand) Send(Blocked{});
+  Flush();
+  world.Later(this, kHandBackAfterNs, Happening::kCount, [this, number = body_->wait_number] {
+    if (!body_ || (!body_->awaited && body_->question == 0) || body_->wait_number != number || body_->resuming) return;
+    CrashIf(CrashPoint::kInGet);
+    body_->handed_back = true;
+    HandBackQueued();
+  });
+}
+
+void SimulatedProcess::EndGet() {
+  Body& body = *body_;
+  Object* object = std::exchange(body.awaited, nullptr);
+  body.resuming = false;
+  blocked = false;
+  if (object->waiters > 0) --object->waiters;
+  auto raise = [&](const std::string& why) {
+    if (driver_ || body.interrupted || body.random.Chance(50)) return;  // caught
+    body.failed = true;
+    body.failure = "raised by get in " + std::to_string(body.spec.number) + ": " + why;
+  };
+  if (!object->resolved()) {
+    if (!body.timed_out && !body.raises && !body.interrupted) world.Fail("a wait ended for no reason");
+    if (body.timed_out) world.coverage.Did(Deed::kGetTimedOut);
+    if (body.last_gets) {
+      body.variables.pop_back();
+      Drop(object);
+    }
+    return raise(body.timed_out ? "GetTimeoutError" : "DeadlockError");
+  }
+  SimulatedValue value = ValueOf(*object);
+  world.Note("got", id.value, object->id.owner.value, object->id.index);
+  if (body.found_stuck && world.helps == body.helps_before && !(body.found_unschedulable && IsError(value.kind))) {
+    world.Fail("process " + std::to_string(id.value) +
+               " was told that its wait can never end, and it ended: " + body.chain);
+  }
+  world.CheckRead(*this, object->id, value);
+  if (body.last_gets) {
+    body.variables.pop_back();
+    Drop(object);
+    return;
+  }
+  if (IsError(value.kind)) return raise(value.bytes);
+  if (object->contained) {
+    for (Object* inner : *object->contained) Keep(inner);
+  }
+  if (value.kind == ValueKind::kStored && !driver_ && !world.closing && body.random.Chance(20)) {
+    AddReference(object);
+    globals_.push_back(object);
+  }
+}
+
+// ---- looking into a wait ------------------------------------------------------------------------------------------
+
+void SimulatedProcess::ScheduleLook(int64_t delay_ns) {
+  world.Later(this, delay_ns, Happening::kCount, [this, number = body_->wait_number] {
+    if (!body_ || !body_->awaited || body_->wait_number != number || body_->resuming) return;
+    Look();
+    Flush();
+  });
+}
+
+void SimulatedProcess::Look() {
+  Body& body = *body_;
+  body.listed = true;
+  if (body.deadline_ns >= 0) return;  // it ends by itself
+  if (body.found_stuck) {
+    if (world.now() < body.raises_at_ns) return ScheduleLook(body.raises_at_ns - world.now());
+    if (world.helps == body.helps_before) {
+      world.coverage.Did(Deed::kStuckConfirmed);
+      world.Helped();  // those who wait for it
+      body.raises = body.resuming = true;
+      return ScheduleStep(world.Delay());
+    }
+    body.found_stuck = false;  // something may have changed: look again
+  }
+  inquiry_ = std::make_unique<Inquiry>();
+  inquiry_->wait = body.wait_number;
+  inquiry_->began_ns = world.now();
+  inquiry_->helps = world.helps;
+  world.Later(this, kMaxInquiryNs, Happening::kCount, [this, number = body.wait_number, began = world.now()] {
+    if (inquiry_ && inquiry_->wait == number && inquiry_->began_ns == began) AbandonInquiry();
+    Flush();
+  });
+  BeginPass(std::make_unique<WaitGraph>(id, FactOfWait()));
+}
+
+WaitFact SimulatedProcess::FactOfWait() const {
+  const Body& body = *body_;
+  WaitFact fact;
+  fact.wait = body.wait_number;
+  if (!driver_) {
+    fact.execution = body.execution;
+    fact.submitter = body.channel->submitter;
+    fact.task = body.task.task;
+    fact.name = "function";
+    fact.group = kAllGroups;
+  }
+  fact.has_deadline = body.deadline_ns >= 0;
+  fact.for_ns = world.now() - body.wait_began_ns;
+  if (!body.awaited->resolved()) {
+    fact.objects.push_back(body.awaited->id);
+    fact.wanted = 1;
+  }
+  return fact;
+}
+
+ProcessFact SimulatedProcess::FactOfSelf() const {
+  ProcessFact fact;
+  fact.process = id;
+  if (!driver_) fact.slots = {{kAllGroups, 1}};
+  if (body_ && body_->awaited && body_->listed && !body_->resuming) fact.waits.push_back(FactOfWait());
+  return fact;
+}
+
+void SimulatedProcess::AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request) {
+  int64_t delay = world.random.Chance(60)
+                      ? static_cast<int64_t>(world.random.Below(static_cast<uint64_t>(world.slow_answer_ns) + 1))
+                      : 0;
+  world.Later(this, delay, Happening::kAskWhy, [this, asker, subject, request] {
+    Drain();  // a reply that lies in a ring is known to who reads the answer
+    PeerMessage answer{.kind = PeerMessageKind::kWhy, .id = subject, .count = request};
+    answer.bytes = subject.index == 0 ? EncodeFact(FactOfSelf()) : EncodeFact(owner.Explain(subject));
+    Route(asker, answer);
+    Flush();
+  });
+}
+
+void SimulatedProcess::BeginPass(std::unique_ptr<WaitGraph> graph) {
+  Drain();
+  inquiry_->graph = std::move(graph);
+  inquiry_->number = ++last_inquiry_;
+  inquiry_->open = 0;
+  Continue();
+}
+
+void SimulatedProcess::Continue() {
+  Inquiry& inquiry = *inquiry_;
+  for (;;) {
+    WaitQuestion question;
+    while (inquiry.graph->NextQuestion(&question)) {
+      if (question.kind == WaitQuestion::Kind::kShape) {
+        ++inquiry.open;
+        Send(AskShape{.request = inquiry.number, .shape = question.shape});
+      } else if (question.object.owner != id) {
+        ++inquiry.open;
+        Route(question.object.owner,
+              {.kind = PeerMessageKind::kAskWhy, .id = question.object, .count = inquiry.number});
+      } else if (question.kind == WaitQuestion::Kind::kProcess) {
+        inquiry.graph->Answer(FactOfSelf());
+      } else {
+        inquiry.graph->Answer(owner.Explain(question.object));
+      }
+    }
+    if (inquiry.open > 0) return;
+    inquiry.verdict = inquiry.graph->Judge(inquiry.second ? &inquiry.proof : nullptr);
+    if (inquiry.second && inquiry.verdict.kind == WaitVerdict::Kind::kMayGoOn) {
+      world.coverage.Did(Deed::kSecondLookDiffered);
+    }
+    if (inquiry.verdict.kind != WaitVerdict::Kind::kStuck || inquiry.second || world.options.judge_from_one_pass) {
+      return Inquired();
+    }
+    inquiry.second = true;
+    inquiry.proof = std::move(inquiry.verdict.proof);
+    inquiry.number = ++last_inquiry_;
+    Drain();
+    inquiry.graph = std::make_unique<WaitGraph>(inquiry.graph->Again());
+  }
+}
+
+void SimulatedProcess::Inquired() {
+  std::unique_ptr<Inquiry> inquiry = std::move(inquiry_);
+  if (!body_ || !body_->awaited || body_->wait_number != inquiry->wait || body_->resuming) return;
+  Body& body = *body_;
+  const WaitVerdict& verdict = inquiry->verdict;
+  if (verdict.kind == WaitVerdict::Kind::kMayGoOn) {
+    ScheduleLook(body.look_pause_ns);
+    body.look_pause_ns = std::min(body.look_pause_ns * 2, kMaxPauseNs);
+    return;
+  }
+  world.Note("found stuck", id.value, body.awaited->id.owner.value, body.awaited->id.index);
+  body.found_stuck = true;
+  body.found_unschedulable = verdict.kind == WaitVerdict::Kind::kUnschedulable;
+  body.chain = verdict.chain;
+  body.helps_before = inquiry->helps;
+  world.coverage.Did(body.found_unschedulable ? Deed::kFoundUnschedulable
+                     : verdict.in_circle      ? Deed::kFoundStuck
+                                              : Deed::kFoundStuckOutsideOfCircle);
+  bool at_once = verdict.in_circle && world.random.Chance(20);
+  body.raises_at_ns = world.now() + (at_once ? 0 : static_cast<int64_t>(world.random.Below(3'000 * kMs)));
+  ScheduleLook(body.raises_at_ns - world.now());
+}
+
+void SimulatedProcess::WhyAnswered(uint64_t request, ObjectId subject, std::string_view bytes) {
+  if (!inquiry_ || inquiry_->number != request || inquiry_->open == 0) return;
+  --inquiry_->open;
+  if (subject.index == 0) {
+    ProcessFact fact;
+    if (!DecodeFact(bytes, fact)) world.Fail("a fact does not decode");
+    inquiry_->graph->Answer(std::move(fact));
+  } else {
+    ObjectFact fact;
+    if (!DecodeFact(bytes, fact)) world.Fail("a fact does not decode");
+    inquiry_->graph->Answer(std::move(fact));
+  }
+  Continue();
+}
+
+void SimulatedProcess::ShapeAnswered(uint64_t request, std::string_view bytes) {
+  if (!inquiry_ || inquiry_->number != request || inquiry_->open == 0) return;
+  --inquiry_->open;
+  ShapeFact fact;
+  if (!DecodeFact(bytes, fact)) world.Fail("a fact does not decode");
+  inquiry_->graph->Answer(std::move(fact));
+  Continue();
+}
+
+void SimulatedProcess::AbandonInquiry() {
+  if (!inquiry_) return;
+  inquiry_->verdict = WaitVerdict();
+  Inquired();
+}
+
+}  // namespace weft::core

@@ -1,0 +1,26 @@
+// How the languages of one session tell each other apart.
+#pragma once
+
+#include <string_view>
+
+#include "wire/ids.h"
+
+namespace weft::core {
+
+// Not a resource: a shape that names it (with any amount) asks for a worker of the other language, a *guest* in the
+// session of a program that is not written in it.
+inline constexpr std::string_view kGuestWorker = "worker:guest";
+
+// The body of a C++ function that lies in a library: this, then the library's path.
+inline constexpr std::string_view kLibraryMark = "\1c++ library\n";
+// The body of a Python function or class that is found by name: this, then the module, a newline and the name.
+inline constexpr std::string_view kImportMark = "\2python import\n";
+// Calls of a Python actor name a method, not a function: this key says that the caller reads native values only.
+inline constexpr FunctionKey kNativeCall{0, 1};
+
+// How what callers know of an actor begins, and what its process is told: a C++ class, or a Python class that C++
+// named. (What Python made itself is a pickle.)
+inline constexpr char kCppActor = 1;
+inline constexpr char kImportedActor = 2;
+
+}  // namespace weft::core

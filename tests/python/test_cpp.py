@@ -1,0 +1,188 @@
+"""C++ libraries of tasks called from Python, and Python called from a C++ program."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import weft
+import weft.cpp
+from weft.exceptions import ActorDiedError, TaskCancelledError, TaskError, WeftError, WorkerCrashedError
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT = ROOT / "build" / "release" / "tests" / "cpp" / "library"
+
+pytestmark = pytest.mark.skipif(not BUILT.is_dir(), reason="the C++ tests were not built (make test builds them)")
+
+
+@pytest.fixture(scope="module")
+def session():
+    with weft.init(num_cpus=2, namespace="tests"):
+        yield
+
+
+@pytest.fixture(scope="module")
+def tasks(session):
+    return weft.cpp.library(BUILT / "libweft_test_tasks.so")
+
+
+def test_functions_run(tasks):
+    assert weft.get(tasks.add.remote(1, 2)) == 3
+    assert weft.get(tasks.add.remote(tasks.add.remote(1, 2), 3)) == 6
+    assert weft.get([tasks.add.remote(i, 1) for i in range(1000)]) == list(range(1, 1001))
+    assert weft.get(tasks.divmod.remote(17, 5)) == [3, 2]
+    assert weft.get(tasks.pid.remote()) != os.getpid()
+    assert weft.get(tasks.fibonacci.remote(8)) == 21
+    assert weft.get(tasks.follow.remote(weft.put(41))) == 42
+    assert weft.get(tasks.where.remote()) == "tests:where"
+    assert weft.get(tasks.where.options(name="elsewhere").remote()) == "tests:elsewhere"
+
+
+def test_values_are_translated(tasks):
+    assert weft.get(tasks.join.remote(["a", "b", "ü"], "-")) == "a-b-ü"
+    words = [str(number) for number in range(5000)]
+    assert weft.get(tasks.join.remote(words, ",")) == ",".join(words)
+    assert weft.get(tasks.join.remote(["x" * 100_000, "y"], "")) == "x" * 100_000 + "y"
+    assert weft.get(tasks.total.remote(list(range(100_000)))) == 4_999_950_000
+    assert weft.get(tasks.total.remote(np.arange(10))) == 45
+    assert weft.get(tasks.total.remote([np.int64(3), np.uint8(1)])) == 4
+    assert weft.get(tasks.table.remote({"a": 1.5, "b": 2})) == {"a": [1.5, 2.25], "b": [2.0, 4.0]}
+    assert weft.get(tasks.mirrored.remote((1.0, 2, "p"))) == (-1.0, 2.0, "p'")
+
+
+def test_arrays_are_not_copied(tasks):
+    array = np.random.default_rng(1).random(12_500_000)  # 100 MB
+    ref = weft.put(array)
+    assert weft.get(tasks.norm.remote(ref)) == pytest.approx(float(array @ array))
+    before = weft._core.stats()["store_bytes"]
+    addresses = {weft.get(tasks.address.options(max_retries=0).remote(ref)) for _ in range(4)}
+    assert len(addresses) <= 2  # one in each worker: where the segment is mapped there
+    assert weft._core.stats()["store_bytes"] == before  # nothing was stored for the calls
+    scaled = weft.get(tasks.scaled.remote(ref, 2.0))
+    assert not scaled.flags.owndata and not scaled.flags.writeable  # looked at where the C++ task wrote it
+    assert np.array_equal(scaled, array * 2)
+
+
+def test_actors(tasks):
+    counter = tasks.Counter.remote(10)
+    assert weft.get([counter.increment.remote(1) for _ in range(100)]) == list(range(11, 111))
+    assert weft.get(counter.both.remote()) == [110, "110"]
+    assert weft.get(counter.sum.remote([str(i) for i in range(3000)])) == 3110
+    assert weft.get(tasks.call_counter.remote(counter, 5)) == 115
+    made = weft.get(tasks.make_counter.remote(1000))
+    assert weft.get(made.increment.remote(1)) == 1001
+    with pytest.raises(TaskError, match="the counter is tired"):
+        weft.get(counter.fail.remote())
+    named = tasks.Counter.options(name="cpp-counter").remote(1)
+    assert weft.get(weft.get_actor("cpp-counter").value.remote()) == 1
+    weft.kill(named)
+    with pytest.raises(ActorDiedError):
+        weft.get(named.value.remote())
+    with pytest.raises(AttributeError, match="increment"):
+        counter.incremen.remote(1)
+    with pytest.raises(TypeError):
+        counter.increment.remote()
+
+
+def test_libraries_and_handles_travel(tasks):
+    counter = tasks.Counter.remote(7)
+
+    @weft.remote
+    def uses(library, function, handle):
+        return weft.get(library.add.remote(20, 22)), weft.get(function.remote(1, 1)), weft.get(handle.value.remote())
+
+    assert weft.get(uses.remote(tasks, tasks.add, counter)) == (42, 2, 7)
+    assert pickle.loads(pickle.dumps(tasks.add)) is tasks.add
+
+
+def test_errors_are_clear(tasks, tmp_path):
+    with pytest.raises(TaskError, match="std::out_of_range: no place") as caught:
+        weft.get(tasks.fail.remote("no place"))
+    assert "fail(std::" in str(caught.value.__cause__) or "fail" in str(caught.value.__cause__)
+    with pytest.raises(WorkerCrashedError, match="'crash'.*SIGKILL"):
+        weft.get(tasks.crash.options(max_retries=0).remote())
+    with pytest.raises(TypeError, match=r"add\(int, int\) takes 2 arguments, but 1 was given"):
+        tasks.add.remote(1)
+    with pytest.raises(TypeError, match="no keyword arguments"):
+        tasks.add.remote(1, b=2)
+    with pytest.raises(TypeError, match="cannot take a object"):
+        tasks.add.remote(object(), 2)
+    with pytest.raises(TaskError, match="a string, but an integer was asked for"):
+        weft.get(tasks.add.remote("x", 2))
+    with pytest.raises(TaskError, match="'<f4', but '<f8'"):
+        weft.get(tasks.norm.remote(np.ones(100, dtype=np.float32)))
+    with pytest.raises(AttributeError, match="did you mean 'norm'"):
+        tasks.nrom  # noqa: B018
+    with pytest.raises(TypeError, match="write .remote"):
+        tasks.add(1, 2)
+    with pytest.raises(WeftError, match="no library of tasks at"):
+        weft.cpp.library(tmp_path / "absent.so")
+    (tmp_path / "text.so").write_text("not a library")
+    with pytest.raises(WeftError, match="cannot be loaded"):
+        weft.cpp.library(tmp_path / "text.so")
+    with pytest.raises(WeftError, match=r"exports the name 'same' twice: at .*twice.cc:\d+ and at .*twice.cc:\d+"):
+        weft.cpp.library(BUILT / "libweft_test_twice.so")
+
+
+def test_a_running_task_is_cancelled(tasks):
+    sleeping = tasks.sleeps.remote()
+    weft.get(tasks.add.remote(1, 1))
+    weft.cancel(sleeping)
+    with pytest.raises(TaskCancelledError):
+        weft.get(sleeping)
+
+
+def test_stubs_are_typed(tasks, tmp_path):
+    stubs = tasks.stubs()
+    compile(stubs, "stubs", "exec")
+    assert "def remote(self, __1: typing.Union[int, weft.ObjectRef[int]]" in stubs
+    assert "weft.ObjectRef[dict[str, list[float]]]" in stubs
+    assert dir(tasks).count("norm") == 1 and "C++" in tasks.norm.__doc__
+
+
+def test_cpp_calls_python():
+    program = BUILT / "weft_test_calls_python"
+    environment = dict(os.environ, WEFT_PYTHON=sys.executable)
+    done = subprocess.run(
+        [program],
+        cwd=ROOT / "tests" / "python" / "cpp_calls",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line and not line.startswith("("))
+    assert seen["plus"] == "3"
+    assert seen["ref"] == "14"
+    assert seen["words"] == "5 text"
+    assert seen["numbers"] == str(sum(range(5000)))
+    assert seen["table"] == "2.500000"
+    assert seen["divmod"] == "3 2"
+    assert seen["sum"] == "499999500000.000000"
+    assert seen["doubled"] == "1999998.000000"
+    assert seen["error"] == "KeyError | 'on purpose' | with its traceback"
+    assert "no_such_module" in seen["absent"]
+    assert "a list" in seen["type"]
+    assert seen["task"] == "42"
+    assert seen["actor"] == "12"
+    assert seen["found"] == "13"
+    assert seen["handle"] == "18"
+    assert seen["nested"] == "118"
+    assert seen["asyncio"] == "went"
+    assert "decrement" in seen["missing"]
+    assert seen["killed"] == "ActorDiedError"
+
+
+def test_python_that_cannot_start_is_named():
+    environment = dict(os.environ, WEFT_PYTHON="/nonexistent/python")
+    done = subprocess.run(
+        [BUILT / "weft_test_calls_python"], env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode != 0
+    assert "/nonexistent/python" in done.stderr
