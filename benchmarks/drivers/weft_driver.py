@@ -39,7 +39,7 @@ def cpp_array(size, min_seconds):
     result = there_and_back()
     check(result.nbytes == size and result[0] == 2 and result[-1] == 3, "cpp_array")
     del result
-    # What is copied shows in where arrays lie, and in how much the store holds: two arrays, and the room around them.
+    # What is copied shows in where arrays lie, and in how much more the store of this process holds: one array.
     before = weft._core.stats()["store_bytes"]
     array = make()
     place = _place(array)

@@ -40,6 +40,14 @@ void Value::Clear() {
   size_ = 0;
 }
 
+void ArgumentBytes::Set(std::string_view bytes) {
+  WEFT_CHECK(size_ == 0, "arguments set twice");
+  char* to = small_;
+  if (bytes.size() > sizeof small_) to = large_ = static_cast<char*>(::operator new(bytes.size()));
+  size_ = static_cast<uint32_t>(bytes.size());
+  if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+}
+
 Object::~Object() {
   delete dependents;
   delete contained;
@@ -370,11 +378,7 @@ Task* Owner::NewTask(const Submission& submission, std::vector<Object*>& result,
   last_task_ = task->handle;
   task->what = submission.what;
   task->parent = submission.parent;
-  task->arguments_size = static_cast<uint32_t>(submission.arguments.size());
-  if (task->arguments_size > 0) {
-    task->arguments.reset(new char[task->arguments_size]);
-    std::memcpy(task->arguments.get(), submission.arguments.data(), task->arguments_size);
-  }
+  task->arguments.Set(submission.arguments);
   uint32_t returns = task->what->num_returns;
   if (returns > 0) {
     task->first_return = NewOwned();

@@ -132,13 +132,34 @@ struct TaskTemplate {
   std::string actor_options;     // kCreation: what the front end's worker needs to know
 };
 
+// The encoded arguments of a task. Those of a call with a few numbers need no allocation of their own.
+class ArgumentBytes {
+ public:
+  ArgumentBytes() : small_{} {}
+  ArgumentBytes(const ArgumentBytes&) = delete;
+  ArgumentBytes& operator=(const ArgumentBytes&) = delete;
+  ~ArgumentBytes() {
+    if (size_ > sizeof small_) ::operator delete(large_);
+  }
+  // Once.
+  void Set(std::string_view bytes);
+  uint32_t size() const { return size_; }
+  std::string_view view() const { return {size_ <= sizeof small_ ? small_ : large_, size_}; }
+
+ private:
+  union {
+    char small_[24];
+    char* large_;
+  };
+  uint32_t size_ = 0;
+};
+
 enum class TaskState : uint8_t { kWaiting, kReady, kQueued, kPushed, kRevoking, kFinished };
 
 struct Task {
   uint64_t handle = 0;
   const TaskTemplate* what = nullptr;
-  std::unique_ptr<char[]> arguments;
-  uint32_t arguments_size = 0;
+  ArgumentBytes arguments;
   uint32_t num_dependencies = 0;
   std::unique_ptr<Object*[]> dependencies;          // top-level references, in the order of the arguments; held
   std::unique_ptr<std::vector<Object*>> contained;  // references inside the arguments; held

@@ -99,7 +99,7 @@ class Transcript {
       auto process = [](ProcessId id) { return std::to_string(id.value); };
       switch (action.kind) {
         case ActionKind::kPush: {
-          std::string name(action.task->arguments.get(), action.task->arguments_size);
+          std::string name(action.task->arguments.view());
           handles[name] = action.task->handle;
           text.append("push ").append(name).append(" to ").append(process(owner.workers()[action.worker].process));
           break;
@@ -187,6 +187,25 @@ TEST(Owner, ATaskIsWishedForPushedAndResolved) {
   EXPECT_EQ(t.owner.live_tasks(), 0u);
   t.Drop(a);
   EXPECT_EQ(t.owner.live_objects(), 0u);
+}
+
+TEST(Owner, ArgumentsOfAnySizeArriveWhole) {
+  // Those of up to 24 bytes lie in the task's record, longer ones beside it.
+  Transcript t;
+  Object* first = t.Submit("first");
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.Reply(kWorker, "first");
+  t.Drop(first);
+  for (size_t size : {0, 1, 24, 25, 10'000}) {
+    std::string arguments(size, 'a');
+    if (size > 0) arguments.back() = 'z';
+    Object* result = t.Submit(arguments);
+    EXPECT_EQ(t.Actions(), "push " + arguments + " to 2");
+    t.Reply(kWorker, arguments);
+    t.Drop(result);
+  }
+  EXPECT_EQ(t.owner.live_tasks(), 0u);
 }
 
 TEST(Owner, TheWorkerOfAnActorThatWasForgottenIsNumberedNevertheless) {

@@ -268,7 +268,7 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
   const uint32_t num_returns = task->what->num_returns;
   const uint32_t num_mentioned = task->mentioned ? static_cast<uint32_t>(task->mentioned->size()) : 0;
   uint32_t size =
-      sizeof(TaskHead) + num_returns * sizeof(uint64_t) + num_mentioned * sizeof(ObjectId) + task->arguments_size;
+      sizeof(TaskHead) + num_returns * sizeof(uint64_t) + num_mentioned * sizeof(ObjectId) + task->arguments.size();
   for (uint32_t i = 0; i < task->num_dependencies; ++i) {
     const Value& value = task->dependencies[i]->value;
     size += sizeof(DependencyHead);
@@ -289,7 +289,7 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
   FrameWriter out(room);
   out.Put(TaskHead{.task = task->handle,
                    .template_number = task->what->number,
-                   .arguments_size = task->arguments_size,
+                   .arguments_size = task->arguments.size(),
                    .num_returns = num_returns,
                    .num_dependencies = task->num_dependencies,
                    .num_mentioned = num_mentioned,
@@ -315,7 +315,7 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
       out.Put(head);
     }
   }
-  out.PutBytes({task->arguments.get(), task->arguments_size});
+  out.PutBytes(task->arguments.view());
   Ticket ticket = peer.channel->CommitSend(static_cast<uint8_t>(FrameType::kTask), true, size);
   task->ticket_offset = ticket.offset;
   task->ticket_sequence = ticket.sequence;

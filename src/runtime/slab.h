@@ -24,7 +24,7 @@ class Slab {
     }
   }
 
-  // Constructs a record; T must have a member `handle`.
+  // Constructs a record; T must have a member `handle` and initialise all of its members.
   T* New() {
     uint32_t slot;
     if (!free_.empty()) {
@@ -35,8 +35,8 @@ class Slab {
       if ((slot >> kChunkBits) >= chunks_.size()) chunks_.push_back(std::make_unique<Cell[]>(kChunkSize));
     }
     Cell* cell = At(slot);
-    ++cell->generation;  // odd: alive
-    T* record = new (cell->bytes) T();
+    ++cell->generation;               // odd: alive
+    T* record = new (cell->bytes) T;  // its members say their values; T() would write zeros below them first
     record->handle = (uint64_t{cell->generation} << 32) | slot;
     ++alive_;
     return record;
