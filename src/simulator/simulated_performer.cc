@@ -115,7 +115,7 @@ void SimulatedProcess::DrainDrops() {
 
 uint64_t SimulatedProcess::InstanceOf(const Task& task) {
   uint64_t instance;
-  std::memcpy(&instance, task.arguments.get(), sizeof instance);
+  std::memcpy(&instance, task.arguments.view().data(), sizeof instance);
   return instance;
 }
 
