@@ -109,6 +109,7 @@ __all__ = [
     "available_resources",
     "cancel",
     "cluster_resources",
+    "cpp",
     "empty",
     "exceptions",
     "exit_actor",

@@ -29,6 +29,9 @@ bool IsMachineryOfThrowing(std::string_view name) {
 
 // What called the task's function is ours.
 bool IsBelowTask(std::string_view name) {
+  if (constexpr std::string_view kDeduced = "decltype(auto) "; name.starts_with(kDeduced)) {
+    name.remove_prefix(kDeduced.size());
+  }
   return name.substr(0, name.find('(')).find("weft::detail::") != std::string_view::npos;
 }
 

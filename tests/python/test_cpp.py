@@ -20,13 +20,7 @@ BUILT = ROOT / "build" / "release" / "tests" / "cpp" / "library"
 pytestmark = pytest.mark.skipif(not BUILT.is_dir(), reason="the C++ tests were not built (make test builds them)")
 
 
-@pytest.fixture(scope="module")
-def session():
-    with weft.init(num_cpus=2, namespace="tests"):
-        yield
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def tasks(session):
     return weft.cpp.library(BUILT / "libweft_test_tasks.so")
 
@@ -39,8 +33,8 @@ def test_functions_run(tasks):
     assert weft.get(tasks.pid.remote()) != os.getpid()
     assert weft.get(tasks.fibonacci.remote(8)) == 21
     assert weft.get(tasks.follow.remote(weft.put(41))) == 42
-    assert weft.get(tasks.where.remote()) == "tests:where"
-    assert weft.get(tasks.where.options(name="elsewhere").remote()) == "tests:elsewhere"
+    assert weft.get(tasks.where.remote()) == ":where"
+    assert weft.get(tasks.where.options(name="elsewhere").remote()) == ":elsewhere"
 
 
 def test_values_are_translated(tasks):
@@ -60,8 +54,8 @@ def test_arrays_are_not_copied(tasks):
     ref = weft.put(array)
     assert weft.get(tasks.norm.remote(ref)) == pytest.approx(float(array @ array))
     before = weft._core.stats()["store_bytes"]
-    addresses = {weft.get(tasks.address.options(max_retries=0).remote(ref)) for _ in range(4)}
-    assert len(addresses) <= 2  # one in each worker: where the segment is mapped there
+    addresses = {weft.get(tasks.address.options(max_retries=0).remote(ref)) for _ in range(20)}
+    assert len(addresses) <= 4  # one in each worker: where the segment is mapped there
     assert weft._core.stats()["store_bytes"] == before  # nothing was stored for the calls
     scaled = weft.get(tasks.scaled.remote(ref, 2.0))
     assert not scaled.flags.owndata and not scaled.flags.writeable  # looked at where the C++ task wrote it
@@ -177,6 +171,12 @@ def test_cpp_calls_python():
     assert seen["asyncio"] == "went"
     assert "decrement" in seen["missing"]
     assert seen["killed"] == "ActorDiedError"
+
+
+def test_a_namespace_holds_in_both_languages(no_session):
+    with weft.init(num_cpus=1, namespace="tests"):
+        tasks = weft.cpp.library(BUILT / "libweft_test_tasks.so")
+        assert weft.get(tasks.where.remote()) == "tests:where"
 
 
 def test_python_that_cannot_start_is_named():
