@@ -26,6 +26,9 @@ struct InitOptions {
   uint64_t object_store_memory = 0;                            // bytes; 0: 30 % of what the machine or cgroup allows
   std::string name_space = {};                                 // where names of actors belong unless another is given
   bool log_to_driver = true;                                   // show what workers print, with its origin before it
+  // Workers are `weft worker` with these libraries of tasks, instead of this executable again: for libraries that use
+  // weft inside of programs that know nothing of it. Only functions that lie in them can be called.
+  std::vector<std::string> libraries = {};
   std::string python = {};   // the interpreter of Python workers (weft/python.h); default: WEFT_PYTHON, or python3
   std::string program = {};  // the `weft` program; default: WEFT_PROGRAM, beside this executable, or as installed
 };

@@ -157,6 +157,19 @@ core::ResourceAmounts Resources(const InitOptions& options) {
   return amounts;
 }
 
+std::vector<std::string> WorkerOf(const InitOptions& options, const std::string& program) {
+  std::vector<std::string> command{program, "worker"};
+  for (const std::string& library : options.libraries) {
+    char absolute[PATH_MAX];
+    if (!::realpath(library.c_str(), absolute)) {
+      throw std::invalid_argument("weft::init: there is no library of tasks at " + library + ": " +
+                                  std::strerror(errno));
+    }
+    command.push_back(absolute);
+  }
+  return command;
+}
+
 // The descriptor that makes this process a worker; -1 if it is none. Asked once: what user code starts is no worker.
 int TakeWorkerFd() {
   const char* text = std::getenv(kWorkerFd);
@@ -244,7 +257,8 @@ uint32_t OpenSession(const InitOptions& options) {
   session.open.resources = Resources(options);
   session.open.object_store_bytes = options.object_store_memory;
   session.open.python_workers = 0;
-  session.open.worker_command = OwnCommand(executable);
+  session.open.worker_command =
+      options.libraries.empty() ? OwnCommand(executable) : WorkerOf(options, session.daemon_path);
   // Started when Python is first called, if ever.
   const char* python = std::getenv("WEFT_PYTHON");
   session.open.guest_command = {!options.python.empty() ? options.python

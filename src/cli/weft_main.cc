@@ -1,4 +1,5 @@
 // The `weft` program. Each subcommand is a function of its own; this file only chooses.
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/close_range.h>
@@ -33,6 +34,7 @@ constexpr const char* kHelp =
     "  logs      what workers printed last\n"
     "  stack     where the threads of drivers and workers are\n"
     "  timeline  what ran when, for ui.perfetto.dev (.json) or a browser (.html)\n"
+    "  worker    serve tasks of C++ libraries (started by weft::init({.libraries = ...}), not by hand)\n"
     "  node      serve one driver (started by weft.init(), not by hand: the driver's socket is descriptor 3)\n";
 
 // Prints a folder of this installation, for those who build C++ programs: cmake -Dweft_DIR=$(weft --cmake-dir).
@@ -76,6 +78,30 @@ int RunNode() {
   return (*daemon)->Run();
 }
 
+// A worker that is not the driver's own program again: loads the libraries its tasks lie in, and serves.
+int RunWorker(int count, char** libraries) {
+  void* library = nullptr;
+  for (int i = 0; i < count; ++i) {
+    library = ::dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!library) {
+      std::fprintf(stderr, "weft worker: the library of tasks %s cannot be loaded: %s\n", libraries[i], ::dlerror());
+      return 1;
+    }
+  }
+  // weft::serve_if_worker(), in the libweft.so that the library is linked with.
+  auto serve = library ? reinterpret_cast<void (*)()>(::dlsym(library, "_ZN4weft15serve_if_workerEv")) : nullptr;
+  if (!serve) {
+    std::fprintf(stderr,
+                 count > 0 ? "weft worker: %s is not linked with weft::weft\n"
+                           : "weft worker: which library? usage: weft worker LIBRARY...\n",
+                 count > 0 ? libraries[count - 1] : "");
+    return 2;
+  }
+  serve();  // does not return in a worker
+  std::fprintf(stderr, "weft worker: started by weft::init({.libraries = ...}), not by hand\n");
+  return 2;
+}
+
 int Main(int argc, char** argv) {
   std::string_view command = argc > 1 ? argv[1] : "";
   if (command == "--version") {
@@ -88,6 +114,7 @@ int Main(int argc, char** argv) {
     std::fputs(kHelp, stdout);
     return 0;
   }
+  if (command == "worker") return RunWorker(argc - 2, argv + 2);
   if (command == "node") {
     if (argc > 2) {
       bool help = std::string_view(argv[2]) == "--help";

@@ -179,6 +179,23 @@ def test_a_namespace_holds_in_both_languages(no_session):
         assert weft.get(tasks.where.remote()) == "tests:where"
 
 
+def test_a_library_uses_weft_inside_a_program_that_does_not():
+    library = BUILT / "libweft_test_inner.so"
+    done = subprocess.run([BUILT / "weft_test_outer", library], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.returncode) == (f"sum {3 * sum(range(100))}\n", 0), done.stderr
+
+
+def test_workers_of_libraries_are_not_for_hands():
+    program = Path(weft.__file__).parent / "_bin" / "weft"
+    for arguments, expected in (
+        ([], "which library"),
+        (["/nonexistent.so"], "cannot be loaded"),
+        ([BUILT / "libweft_test_inner.so"], "not by hand"),
+    ):
+        done = subprocess.run([program, "worker", *arguments], capture_output=True, text=True, timeout=60)
+        assert done.returncode != 0 and expected in done.stderr
+
+
 def test_python_that_cannot_start_is_named():
     environment = dict(os.environ, WEFT_PYTHON="/nonexistent/python")
     done = subprocess.run(
