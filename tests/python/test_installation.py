@@ -31,6 +31,11 @@ pytestmark = [
 ]
 
 
+def names_the_folder(content: bytes) -> bool:
+    """Whether it has a path of this tree; of a folder in it, because the tree itself may lie in /weft."""
+    return any(f"{ROOT}/{folder}".encode() in content for folder in ("build/", "src/", "include/", ".venv/"))
+
+
 def clean_environment() -> dict[str, str]:
     """Without anything that leads to weft or to the environment of these tests."""
     environment = {
@@ -105,9 +110,9 @@ def test_installation_has_what_cpp_needs_and_no_more(prefix):
     assert files == expected
     for path in prefix.rglob("*"):
         if path.suffix in (".cmake", ".h"):
-            assert str(ROOT) not in path.read_text(), f"{path} names the folder weft was built in"
+            assert not names_the_folder(path.read_bytes()), f"{path} names the folder weft was built in"
     for name in ("bin/weft", f"lib/{LIBRARY}"):
-        assert str(ROOT).encode() not in (prefix / name).read_bytes(), f"{name} names the folder weft was built in"
+        assert not names_the_folder((prefix / name).read_bytes()), f"{name} names the folder weft was built in"
 
 
 @pytest.mark.parametrize("compiler, options", [("g++", ""), ("clang++", ""), ("g++", "-fvisibility=hidden -O2")])
@@ -211,7 +216,7 @@ def test_wheel_is_small_and_runs_on_many_systems(wheel):
         libraries = [name for name in names if ".so" in Path(name).name]
         assert sorted(Path(name).parent.as_posix() for name in libraries) == ["weft", "weft/_cpp/lib"]
         for name in names:
-            assert str(ROOT).encode() not in archive.read(name), f"{name} names the folder weft was built in"
+            assert not names_the_folder(archive.read(name)), f"{name} names the folder weft was built in"
 
 
 def test_wheel_in_an_empty_environment(empty_environment, tmp_path):
