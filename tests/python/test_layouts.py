@@ -56,13 +56,6 @@ def test_what_is_no_layout(text):
         dtype_of(text)
 
 
-@pytest.fixture(scope="module")
-def session():
-    weft.init(num_cpus=1)
-    yield
-    weft.shutdown()
-
-
 @pytest.mark.parametrize("count", [0, 3, 100_000])
 def test_structured_arrays_travel_in_place(session, count):
     @weft.remote
