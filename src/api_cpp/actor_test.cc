@@ -264,6 +264,18 @@ TEST_F(Actors, RetryWhatThrows) {
   EXPECT_EQ(weft::get(retried(other, 3)), 3);
 }
 
+TEST_F(Actors, OfOneClassKeepTheirOwnOptionsWhenCalledInTurn) {
+  auto patient = weft::actor<Counter>.with({.max_task_retries = 5, .retry_exceptions = true})(0);
+  auto strict = weft::actor<Counter>(0);
+  for (int i = 1; i <= 3; ++i) {
+    EXPECT_EQ(weft::get(patient.call<&Counter::increment>(1)), i);
+    EXPECT_EQ(weft::get(strict.call<&Counter::increment>(1)), i);
+  }
+  EXPECT_THROW(weft::get(strict.call<&Counter::fails_at_first>(3)), weft::TaskError);
+  EXPECT_EQ(weft::get(patient.call<&Counter::fails_at_first>(3)), 3);
+  EXPECT_THROW(weft::get(strict.call<&Counter::fails_at_first>(4)), weft::TaskError);
+}
+
 TEST_F(Actors, HaveNames) {
   auto counter = weft::actor<Counter>.with({.name = "c"})(1);
   auto found = weft::get_actor<Counter>("c");

@@ -1,5 +1,6 @@
 // Actors, on behalf of actor<T> and Actor<T>.
 #include <deque>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 
@@ -113,9 +114,12 @@ void SubmitCallOf(SessionState& state, Object* handle, const ActorInfo* info, co
 const Bound* BindDefaultCall(Runtime& runtime, FunctionRecord& method, const ActorInfo* info, uint32_t epoch) {
   static std::mutex mutex;
   static auto* all = new std::deque<Bound>();  // never freed: another thread may just look at an old one
-  const core::TaskTemplate* what = BindCall(runtime, method, info, {});
+  // Actors of one class with different options may be called in turn: each is bound once.
+  static auto* known = new std::map<std::pair<const FunctionRecord*, const ActorInfo*>, const Bound*>();
   std::lock_guard lock(mutex);
-  const Bound* bound = &all->emplace_back(Bound{what, info, epoch});
+  const Bound*& bound = (*known)[{&method, info}];
+  if (!bound || bound->epoch != epoch)
+    bound = &all->emplace_back(Bound{BindCall(runtime, method, info, {}), info, epoch});
   method.bound.store(bound, std::memory_order_release);
   return bound;
 }
