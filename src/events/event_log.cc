@@ -49,6 +49,7 @@ class TickConversion {
     if (since < -1e18 || since > 1e18) return INT64_MAX;
     return static_cast<int64_t>(base_ns_) + static_cast<int64_t>(since);
   }
+  double ns_per_tick() const { return ns_per_tick_; }
 
  private:
   bool tsc_;
@@ -89,8 +90,17 @@ Status EventLog::Open(int fd) {
   mapping_ = std::move(*mapping);
   PreferSmallPages(mapping_.data(), mapping_.size());
   use_tsc_ = memory->header.clock == kClockTsc;
+  if (!use_tsc_) ns_per_tick_.store(1);
   memory_ = memory;
   return {};
+}
+
+double EventLog::Calibrate() {
+  const TickConversion clock(memory_->header);
+  constexpr int64_t kLongEnoughNs = 1'000'000;  // that reading both clocks, one after the other, does not matter
+  if (NowNs() - static_cast<int64_t>(memory_->header.base_ns) < kLongEnoughNs) return 0;
+  ns_per_tick_.store(clock.ns_per_tick(), std::memory_order_relaxed);
+  return clock.ns_per_tick();
 }
 
 uint32_t EventLog::NameId(std::string_view name) {

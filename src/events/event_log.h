@@ -108,14 +108,17 @@ class EventLog {
     }
     return running;
   }
-  void End(const Running& running, EventOutcome outcome) {
-    if (!memory_) return;
+  // Returns how long it ran, in nanoseconds; 0 if that is not known (yet).
+  uint32_t End(const Running& running, EventOutcome outcome) {
+    if (!memory_) return 0;
     if (running.lane < kEventLanes) {
       memory_->lanes[running.lane].begin.store(0, std::memory_order_release);
       lanes_.fetch_and(~(1u << running.lane), std::memory_order_relaxed);
     }
-    Write(running.begin, Ticks(), running.process, running.task, running.object,
+    const uint64_t end = Ticks();
+    Write(running.begin, end, running.process, running.task, running.object,
           running.about | uint64_t{static_cast<uint8_t>(outcome)} << 56, running.lane);
+    return Nanoseconds(end - running.begin);
   }
   void Submitted(uint64_t task, uint64_t object, uint32_t name) {
     if (!memory_) return;
@@ -140,6 +143,13 @@ class EventLog {
 #endif
     return static_cast<uint64_t>(NowNs());
   }
+  uint32_t Nanoseconds(uint64_t ticks) {
+    double per_tick = ns_per_tick_.load(std::memory_order_relaxed);
+    if (per_tick == 0 && (per_tick = Calibrate()) == 0) return 0;
+    const double ns = static_cast<double>(ticks) * per_tick;
+    return ns < 1 ? 1 : ns > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(ns);
+  }
+  double Calibrate();  // 0: the log is too young to tell
   uint32_t TakeLane() {
     uint32_t taken = lanes_.load(std::memory_order_relaxed);
     while (~taken != 0) {
@@ -166,6 +176,7 @@ class EventLog {
 
   EventLogMemory* memory_ = nullptr;  // constant after Open
   bool use_tsc_ = false;
+  std::atomic<double> ns_per_tick_{0};
   Mapping mapping_;
   std::atomic<uint32_t> lanes_{0};  // bit set: taken
   static_assert(kEventLanes == 32, "one bit each in lanes_");

@@ -151,10 +151,11 @@ bool Executor::Idle(int64_t deadline_ns) {
   if (!may_spin_ || !spin_.Spin([&] { return runtime_.doorbell_->AnyRung() || something(); })) {
     SleepOutcome slept = runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, deadline_ns, something);
     was_disturbed_ = slept == SleepOutcome::kInterrupted;
+    may_spin_ = false;
   } else {
+    // A bell may ring late, for a task that was found before: what was allowed still is.
     was_disturbed_ = false;
   }
-  may_spin_ = false;
   was_disturbed_ = woken_.exchange(false) || was_disturbed_;
   lock.lock();
   runtime_.polling_ = runtime_.executor_idle_ = false;
@@ -634,9 +635,10 @@ void Executor::NoteBegin(Execution& execution) {
 
 void Executor::Reply(Execution& execution) {
   const ReplyKind kind = execution.outcome.kind;
-  runtime_.log_.End(execution.event, kind == ReplyKind::kValues || kind == ReplyKind::kExited ? EventOutcome::kOk
-                                     : kind == ReplyKind::kCancelled                          ? EventOutcome::kCancelled
-                                                                                              : EventOutcome::kError);
+  const uint32_t run_ns =
+      runtime_.log_.End(execution.event, kind == ReplyKind::kValues || kind == ReplyKind::kExited ? EventOutcome::kOk
+                                         : kind == ReplyKind::kCancelled ? EventOutcome::kCancelled
+                                                                         : EventOutcome::kError);
   TaskOutcome& outcome = execution.outcome;
   Submitter& submitter = *execution.submitter;
   const ProcessId from = submitter.peer->process;
@@ -653,7 +655,7 @@ void Executor::Reply(Execution& execution) {
     if (value.room.data) runtime_.writer_.Seal(value.room.location);
   }
 
-  ReplyHead reply{.task = execution.call.task, .kind = static_cast<uint32_t>(outcome.kind)};
+  ReplyHead reply{.task = execution.call.task, .kind = static_cast<uint32_t>(outcome.kind), .run_ns = run_ns};
   std::vector<GivenBack> given_back;
   std::vector<uint64_t> retained;
   bool references = !execution.references.empty();

@@ -10,6 +10,15 @@ namespace {
 constexpr int64_t kPushAgainNs = 1'000'000;
 // Tasks of one worker that are looked at when another one is idle.
 constexpr size_t kLookBehind = 256;
+// Waking a worker takes about this long (35 to 95 us were measured). Work that a busy one will have done by then is not
+// worth it: the woken one would find nothing, and takes its core from others meanwhile.
+constexpr uint64_t kWakeUpNs = 50'000;
+// While no core is free for it, it would moreover only take turns with those who have work and with us.
+constexpr uint64_t kCrowdedNs = 1'000'000;
+// What a task costs its worker besides its body.
+constexpr uint32_t kOverheadNs = 300;
+// So long may tasks lie behind one that was expected to be short.
+constexpr int64_t kGatherNs = 2'000'000;
 
 }  // namespace
 
@@ -418,6 +427,7 @@ Task* Owner::NewTask(const Submission& submission, std::vector<Object*>& result,
 
 void Owner::Submit(const Submission& submission, int64_t now_ns, std::vector<Object*>& result, Actions& out) {
   now_ns_ = now_ns;
+  submitter_waits_ = false;
   bool failed;
   Task* task = NewTask(submission, result, &failed, out);
   if (failed) {
@@ -469,15 +479,40 @@ void Owner::Settle(Actions& out) {
   }
 }
 
+uint64_t Owner::WorthWakingNs() const {
+  return submitter_waits_ || busy_workers_.size() + 1 < cores ? kWakeUpNs : kCrowdedNs;
+}
+
+void Owner::SubmitterWaits(Actions& out) {
+  submitter_waits_ = true;
+  for (uint32_t number = 0; number < shapes_.size(); ++number) {
+    if (shapes_[number].gathering_since_ns > 0) MarkDirty(number);
+  }
+  Settle(out);
+}
+
+// The one with the fewest; but an idle one is left alone while a busy one will have done everything before the idle one
+// is awake.
+int32_t Owner::WorkerFor(Shape& shape) const {
+  int32_t best = -1, busy = -1;
+  for (int32_t candidate : shape.workers) {
+    const LeasedWorker& worker = workers_[candidate];
+    if (!Usable(worker)) continue;
+    if (worker.pushed.size > 0 && (busy < 0 || worker.pushed.size < workers_[busy].pushed.size)) busy = candidate;
+    if (worker.pushed.size >= max_pushed) continue;
+    if (best < 0 || worker.pushed.size < workers_[best].pushed.size) best = candidate;
+  }
+  if (best < 0 || busy < 0 || workers_[best].pushed.size > 0) return best;
+  const uint64_t ready_ns = shape.ready.size * (uint64_t{shape.ready.first->what->typical_ns} + kOverheadNs);
+  if (workers_[busy].expected_ns + ready_ns >= WorthWakingNs()) return best;
+  if (shape.gathering_since_ns == 0) shape.gathering_since_ns = now_ns_;
+  return workers_[busy].pushed.size < max_pushed ? busy : -1;
+}
+
 void Owner::Pump(uint32_t number, Actions& out) {
   Shape& shape = shapes_[number];
   while (shape.ready.first) {
-    int32_t best = -1;
-    for (int32_t candidate : shape.workers) {
-      const LeasedWorker& worker = workers_[candidate];
-      if (!Usable(worker) || worker.pushed.size >= max_pushed) continue;
-      if (best < 0 || worker.pushed.size < workers_[best].pushed.size) best = candidate;
-    }
+    const int32_t best = WorkerFor(shape);
     if (best < 0) break;
     Task* task = shape.ready.PopFront();
     PushTo(best, task, out);
@@ -493,6 +528,8 @@ void Owner::PushTo(int32_t number, Task* task, Actions& out) {
   task->worker = number;
   task->push = ++pushes_;
   worker.pushed.PushBack(task);
+  task->expected_ns = std::max(task->what->typical_ns, task->what->typical_ns + kOverheadNs);
+  worker.expected_ns += task->expected_ns;
   if (worker.busy_at < 0) {
     worker.busy_at = static_cast<int32_t>(busy_workers_.size());
     busy_workers_.push_back(number);
@@ -539,10 +576,11 @@ void Owner::Rebalance(Shape& shape, Actions& out) {
   bool idle = false;
   for (int32_t number : shape.workers) idle = idle || (Usable(workers_[number]) && workers_[number].pushed.size == 0);
   if (!idle) return;
+  const uint64_t worth_ns = 2 * WorthWakingNs();  // each half of it
   std::vector<Task*> movable, best;
   for (int32_t number : shape.workers) {
     const LeasedWorker& worker = workers_[number];
-    if (worker.pushed.size < 2 || worker.pushed.size <= best.size()) continue;
+    if (worker.pushed.size < 2 || worker.pushed.size <= best.size() || worker.expected_ns < worth_ns) continue;
     movable.clear();
     size_t looked = 0;  // a long chain is not looked through each time one of its links is done
     for (Task* task = worker.pushed.last; task != worker.pushed.first && looked < kLookBehind; ++looked) {
@@ -559,7 +597,11 @@ void Owner::Rebalance(Shape& shape, Actions& out) {
 void Owner::Revoke(Task* task, Actions& out) {
   task->state = TaskState::kRevoking;
   if (!task->actor) ++shapes_[task->what->shape].revoking;
-  out.push_back({.kind = ActionKind::kRevoke, .worker = task->worker, .task = task, .number = task->handle});
+  out.push_back({.kind = ActionKind::kRevoke,
+                 .worker = task->worker,
+                 .task = task,
+                 .number = task->handle,
+                 .id = {self_, task->push}});
 }
 
 void Owner::RevokeEnded(Task* task) {
@@ -623,12 +665,15 @@ void Owner::RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, A
 void Owner::PushRefused(uint64_t task_handle, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
   Task* task = tasks_.Find(task_handle);
-  if (!task || task->state != TaskState::kPushed) return;
+  if (!task || (task->state != TaskState::kPushed && task->state != TaskState::kRevoking)) return;
+  // It may have been asked back before it was sent: then it is back.
+  const bool cancelled = task->state == TaskState::kRevoking && task->cancelled;
+  if (task->state == TaskState::kRevoking) RevokeEnded(task);
   // Until its next result; if it owes none (its channel is full of what was revoked), until Tick.
   workers_[task->worker].full = true;
   workers_[task->worker].full_since_ns = now_ns;
   TakeBack(task, out);
-  Retry(task, out);
+  cancelled ? FailCancelled(task, out) : Retry(task, out);
   Settle(out);
 }
 
@@ -643,6 +688,7 @@ void Owner::FailPushed(uint64_t task_handle, std::string_view error, int64_t now
 
 void Owner::Unlist(LeasedWorker& worker, Task* task) {
   worker.pushed.Remove(task);
+  worker.expected_ns -= task->expected_ns;
   if (worker.pushed.size > 0 || worker.busy_at < 0) return;
   const int32_t last = busy_workers_.back();
   busy_workers_[static_cast<size_t>(worker.busy_at)] = last;
@@ -738,7 +784,7 @@ void Owner::Finish(Task* task, Actions& out) {
 }
 
 void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::string_view error,
-                    const std::vector<ReturnedValue>& values, int64_t now_ns, Actions& out) {
+                    const std::vector<ReturnedValue>& values, int64_t now_ns, Actions& out, uint32_t run_ns) {
   now_ns_ = now_ns;
   // What an actor returns of its own to itself is held while the reply lies in the channel.
   auto let_go = [&] {
@@ -761,6 +807,14 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   task->state = TaskState::kWaiting;
   if (worker.pushed.size == 0) worker.idle_since_ns = now_ns;
   worker.full = false;
+  if (run_ns > 0 && !worker.actor) {
+    // One that lost its core in the middle tells nothing of the others, so no single one counts for much.
+    const int64_t typical = task->what->typical_ns;
+    const int64_t sample = std::min(int64_t{run_ns}, 4 * typical + 1'000);
+    const bool first = task->what->typical_ns == TaskTemplate::kUnknownNs;
+    task->what->typical_ns = static_cast<uint32_t>(first ? sample : typical + (sample - typical) / 8);
+    shapes_[worker.shape].gathering_since_ns = 0;
+  }
   bool handed_back = kind == ReplyKind::kHandedBack || kind == ReplyKind::kHandedBackBlocked;
   if (handed_back) {
     if (kind == ReplyKind::kHandedBackBlocked) worker.blocked = true;
@@ -972,8 +1026,34 @@ void Owner::Tick(int64_t now_ns, Actions& out) {
       shape.wished = 0;
       out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = 0});
     }
+    if (shape.gathering_since_ns > 0 && now_ns - shape.gathering_since_ns >= kGatherNs) StopGathering(number);
   }
   Settle(out);
+}
+
+// One took longer than its like: what lies behind it may go elsewhere, and such tasks are not counted on for a while.
+void Owner::StopGathering(uint32_t number) {
+  Shape& shape = shapes_[number];
+  shape.gathering_since_ns = 0;
+  for (int32_t each : shape.workers) {
+    LeasedWorker& worker = workers_[each];
+    if (!worker.pushed.first) continue;
+    Task* late = worker.pushed.first;
+    late->what->typical_ns = TaskTemplate::kUnknownNs;
+    worker.expected_ns += TaskTemplate::kUnknownNs - late->expected_ns;
+    late->expected_ns = TaskTemplate::kUnknownNs;
+  }
+  MarkDirty(number);
+}
+
+int64_t Owner::NextUrgentTick() const {
+  int64_t next = 0;
+  for (const Shape& shape : shapes_) {
+    if (shape.gathering_since_ns == 0) continue;
+    const int64_t at = shape.gathering_since_ns + kGatherNs;
+    if (next == 0 || at < next) next = at;
+  }
+  return next;
 }
 
 int64_t Owner::NextTick() const {
@@ -988,6 +1068,7 @@ int64_t Owner::NextTick() const {
   }
   for (const Shape& shape : shapes_) {
     if (shape.wished > 0 && shape.quiet_since_ns > 0) consider(shape.quiet_since_ns + lease_idle_ns / 10);
+    if (shape.gathering_since_ns > 0) consider(shape.gathering_since_ns + kGatherNs);
   }
   return next;
 }

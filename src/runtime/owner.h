@@ -130,6 +130,9 @@ struct TaskTemplate {
   std::string method;            // kCall: its name
   std::string group;             // kCall: of which concurrency group
   std::string actor_options;     // kCreation: what the front end's worker needs to know
+  // How long its tasks ran, the mean of the last ones. The owner's; templates are constant otherwise.
+  static constexpr uint32_t kUnknownNs = UINT32_MAX;
+  mutable uint32_t typical_ns = kUnknownNs;
 };
 
 // The encoded arguments of a task. Those of a call with a few numbers need no allocation of their own.
@@ -170,6 +173,7 @@ struct Task {
   uint32_t unresolved = 0;
   uint32_t attempt = 0;
   uint32_t ticket_offset = 0, ticket_sequence = 0;  // the caller's, while pushed
+  uint32_t expected_ns = 0;                         // that it occupies its worker, while pushed
   uint64_t push = 0;                                // the number of its last push; differs for each
   int32_t worker = -1;
   TaskState state = TaskState::kWaiting;
@@ -201,8 +205,9 @@ struct LeasedWorker {
   ProcessId process;
   LeaseId lease;
   uint32_t shape = 0;
-  TaskList pushed;       // in the order of the channel
-  int32_t busy_at = -1;  // its place in Owner::busy_workers
+  TaskList pushed;           // in the order of the channel
+  uint64_t expected_ns = 0;  // until they are done, if all goes as usual
+  int32_t busy_at = -1;      // its place in Owner::busy_workers
   bool leased = false;
   bool recalled = false;
   bool blocked = false;  // handed tasks back because its task waits; until its next result
@@ -247,7 +252,7 @@ struct Actor {
 
 enum class ActionKind : uint8_t {
   kPush,           // task into the channel of worker; PushRefused if there is no room
-  kRevoke,         // task from worker; answer with RevokeResolved
+  kRevoke,         // task from worker; answer with RevokeResolved, unless its `push` is no longer id.index
   kRequestLeases,  // shape, number
   kReturnLease,    // lease
   kFreeStored,     // location
@@ -367,12 +372,14 @@ class Owner {
   void RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, Actions& out);
   // `from` is the worker that replied; a reply that it does not owe is ignored.
   void Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::string_view error,
-               const std::vector<ReturnedValue>& values, int64_t now_ns, Actions& out);
+               const std::vector<ReturnedValue>& values, int64_t now_ns, Actions& out, uint32_t run_ns = 0);
   void ProcessDied(ProcessId process, const std::string& how, int64_t now_ns, Actions& out);
   void BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Actions& out);  // negative: given back
   void ValueAsked(ObjectId id, ProcessId asker, Actions& out);
   void ValueReceived(ObjectId id, const ReturnedValue& value, Actions& out);
   void Tick(int64_t now_ns, Actions& out);  // returns idle leases, withdraws wishes
+  // The submitting thread goes to sleep until something is done: a core is free for one more worker.
+  void SubmitterWaits(Actions& out);
 
   // ---- actors
   // `handle` is a resolved object of ours. False: an argument of the constructor is still awaited; kPlaceActor follows.
@@ -404,6 +411,8 @@ class Owner {
   // ---- questions
   // When Tick has something to do, or 0.
   int64_t NextTick() const;
+  // The same of what cannot wait for long: tasks that lie behind others although a worker is idle.
+  int64_t NextUrgentTick() const;
   const std::vector<LeasedWorker>& workers() const { return workers_; }
   // The numbers of those that have tasks of ours, in no order. Who goes through it from its end while replies are taken
   // misses none: what is taken out is replaced by the last one, and what is new comes last.
@@ -441,6 +450,8 @@ class Owner {
   // An actor's calls can run nowhere else, and a thousand of them may run at once.
   size_t max_pushed_calls = 4096;
   int64_t lease_idle_ns = 100'000'000;
+  // On how many cores this process and its workers may run.
+  uint32_t cores = UINT32_MAX;
 
  private:
   struct Shape {
@@ -451,6 +462,8 @@ class Owner {
     uint32_t revoking = 0;
     bool dirty = false;
     int64_t quiet_since_ns = 0;  // nothing to run since
+    // Tasks lie behind short ones although a worker is idle, and no result has come, since then; 0: not so.
+    int64_t gathering_since_ns = 0;
   };
 
   // A task with its returns (one local reference each) and its arguments held. `failed`: an argument ended in an error.
@@ -472,6 +485,9 @@ class Owner {
   void PushTo(int32_t worker, Task* task, Actions& out);
   bool TryPushBehind(Task* task, Actions& out);
   void PushDependentsBehind(Task* task, Actions& out);
+  uint64_t WorthWakingNs() const;  // so much work is worth an idle worker
+  void StopGathering(uint32_t shape);
+  int32_t WorkerFor(Shape& shape) const;  // the next ready task, or -1
   void Rebalance(Shape& shape, Actions& out);
   void Revoke(Task* task, Actions& out);
   void RevokeEnded(Task* task);
@@ -516,6 +532,7 @@ class Owner {
   std::unordered_map<LeaseId, int32_t> lease_workers_;
   std::unordered_map<ProcessId, std::string> dead_;  // and how
   int64_t now_ns_ = 0;
+  bool submitter_waits_ = true;
   uint64_t pushes_ = 0;
   // Work lists instead of recursion, so that a chain of a million does not overflow the stack.
   std::vector<Object*> resolved_;  // held while listed

@@ -79,11 +79,11 @@ class Transcript {
     if (object->local_references.fetch_sub(1) == 1) owner.Consider(object, actions);
   }
   void Reply(ProcessId worker, const std::string& name, ReplyKind kind = ReplyKind::kValues,
-             std::vector<ObjectId> contained = {}) {
+             std::vector<ObjectId> contained = {}, uint32_t run_ns = 0) {
     std::vector<ReturnedValue> values;
     const std::string bytes = "result of " + name, error = "error of " + name;
     if (kind == ReplyKind::kValues) values.push_back({.bytes = bytes, .contained = std::move(contained)});
-    owner.Replied(worker, handles.at(name), kind, error, values, now, actions);
+    owner.Replied(worker, handles.at(name), kind, error, values, now, actions, run_ns);
   }
   void Revoked(const std::string& name, bool revoked) { owner.RevokeResolved(handles.at(name), revoked, now, actions); }
   void Tick(int64_t later_ns) {
@@ -433,6 +433,76 @@ TEST(Owner, AnIdleWorkerTakesHalfOfWhatTheBusiestHasNotBegun) {
   t.Revoked("d", true);
   t.Revoked("c", false);
   EXPECT_EQ(t.Actions(), "push d to 3");
+}
+
+// Two workers, and tasks of which one has been seen to take `run_ns`.
+void Learn(Transcript& t, uint32_t run_ns) {
+  t.Submit("learn");
+  t.Grant(kWorker, 7);
+  t.Grant(kOther, 8);
+  t.Actions();
+  t.Reply(kWorker, "learn", ReplyKind::kValues, {}, run_ns);
+  t.Actions();
+}
+
+TEST(Owner, ShortTasksGatherAtABusyWorkerAndLongOnesSpread) {
+  Transcript brief, lengthy;
+  Learn(brief, 1'000);
+  Learn(lengthy, 10'000'000);
+  for (const char* name : {"a", "b", "c"}) {
+    brief.Submit(name);
+    lengthy.Submit(name);
+  }
+  EXPECT_EQ(brief.Actions(), "push a to 2; push b to 2; push c to 2; request 1");
+  EXPECT_EQ(lengthy.Actions(), "push a to 2; push b to 3; push c to 2; request 1");
+}
+
+TEST(Owner, AnIdleWorkerIsUsedOnceThereIsEnoughForIt) {
+  Transcript t;
+  Learn(t, 10'000);
+  for (char name = 'a'; name < 'g'; ++name) t.Submit(std::string(1, name));
+  EXPECT_EQ(t.Actions(),
+            "push a to 2; push b to 2; push c to 2; request 1; push d to 2; push e to 3; push f to 3; request 4");
+}
+
+TEST(Owner, WithoutAFreeCoreAnIdleWorkerIsLeftAloneUntilTheSubmitterWaits) {
+  Transcript t;
+  Learn(t, 20'000);
+  t.owner.cores = 2;
+  for (char name = 'a'; name < 'i'; ++name) t.Submit(std::string(1, name));
+  EXPECT_EQ(t.Actions(),
+            "push a to 2; push b to 2; push c to 2; request 1; push d to 2; push e to 2; push f to 2; request 4; "
+            "push g to 2; push h to 2");
+  t.owner.SubmitterWaits(t.actions);
+  EXPECT_EQ(t.Actions(), "revoke h; revoke g; revoke f; revoke e");
+}
+
+TEST(Owner, TasksBehindOneThatTakesUnexpectedlyLongGoElsewhere) {
+  Transcript t;
+  Learn(t, 1'000);
+  t.Submit("a");
+  t.Submit("b");
+  EXPECT_EQ(t.Actions(), "push a to 2; push b to 2");
+  ASSERT_EQ(t.owner.NextUrgentTick(), t.now + 2 * kMs);
+  t.Tick(1 * kMs);
+  EXPECT_EQ(t.Actions(), "");
+  t.Tick(1 * kMs);
+  EXPECT_EQ(t.Actions(), "revoke b");
+  EXPECT_EQ(t.owner.NextUrgentTick(), 0);
+  t.Revoked("b", true);
+  EXPECT_EQ(t.Actions(), "push b to 3");
+}
+
+TEST(Owner, ATaskThatWasAskedBackBeforeItsPushWasRefusedIsNotLost) {
+  Transcript t;
+  for (const char* name : {"a", "b", "c", "d"}) t.Submit(name);
+  t.Grant(kWorker, 7);
+  t.Grant(kOther, 8);  // asks for c and d before the pushes have been performed
+  EXPECT_EQ(t.Actions(),
+            "request 1; request 4; push a to 2; push b to 2; push c to 2; push d to 2; revoke d; revoke c");
+  t.owner.PushRefused(t.handles.at("d"), t.now, t.actions);
+  t.owner.PushRefused(t.handles.at("c"), t.now, t.actions);
+  EXPECT_EQ(t.Actions(), "push d to 3; push c to 3");
 }
 
 TEST(Owner, TasksBehindTheirProducersDoNotHideWhatCouldMove) {

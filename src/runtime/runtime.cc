@@ -86,6 +86,7 @@ Status Runtime::Handshake(const Message& hello) {
   }
   owner_ = std::make_unique<Owner>(welcome_.process);
   allowed_cpus_ = static_cast<uint32_t>(std::max(1, static_cast<int>(AllowedCpus())));
+  owner_->cores = allowed_cpus_;
   writer_.AddBudget(welcome_.reserved_bytes);
   return {};
 }

@@ -76,7 +76,7 @@ bool Runtime::TakeReply(Peer& peer, std::string_view bytes) {
   if (!in.ok() || !in.AtEnd()) return false;
   auto kind = static_cast<ReplyKind>(head.kind);
   if (kind == ReplyKind::kHandedBack || kind == ReplyKind::kHandedBackBlocked) ++stats_.handed_back;
-  owner_->Replied(peer.process, head.task, kind, error, values, CoarseNowNs(), actions_);
+  owner_->Replied(peer.process, head.task, kind, error, values, CoarseNowNs(), actions_, head.run_ns);
   ByteReader back(given_back);
   for (uint32_t i = 0; i < head.num_given_back; ++i) {
     auto item = back.Fixed<GivenBack>();
@@ -99,7 +99,7 @@ void Runtime::Perform() {
         break;
       case ActionKind::kRevoke: {
         Task* task = owner_->FindTask(action.number);
-        if (!task) break;
+        if (!task || task->state != TaskState::kRevoking || task->push != action.id.index) break;
         Peer* peer = peer_of_worker_[action.worker];
         auto outcome = peer->channel->Revoke({task->ticket_offset, task->ticket_sequence});
         stats_.revoked += outcome == RevokeOutcome::kRevoked;
@@ -295,7 +295,7 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
                    .num_mentioned = num_mentioned,
                    .attempt = task->attempt,
                    .depth = owner_->depth(),
-                   .may_spin = CoresAreFree() && owner_->workers()[worker].pushed.size == 1 ? 1u : 0u});
+                   .may_spin = CoresAreFree() ? 1u : 0u});
   for (uint32_t i = 0; i < num_returns; ++i) out.Put(task->Return(i)->handle);
   for (uint32_t i = 0; i < num_mentioned; ++i) out.Put((*task->mentioned)[i]->id);
   for (uint32_t i = 0; i < task->num_dependencies; ++i) {

@@ -79,6 +79,16 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
     if (handed_back) executor_->HandBackQueued();
     int64_t until = AbsoluteOrNever(deadline_ns);
     if (by_executor && !handed_back) until = std::min(until, hand_back_at);
+    owner_->SubmitterWaits(actions_);
+    if (!actions_.empty()) Perform();
+    if (int64_t urgent = owner_->NextUrgentTick()) {
+      if (NowNs() >= urgent) {
+        owner_->Tick(NowNs(), actions_);
+        Perform();
+      } else {
+        until = std::min(until, urgent);
+      }
+    }
     if (waiting) until = std::min(until, waiting->report->look_at_ns);
     SleepOutcome slept = SleepOutcome::kWoken;
     if (!polling_ && !executor_idle_) {
@@ -210,6 +220,7 @@ void Runtime::BackgroundLoop() {
     int64_t deadline = kNoDeadline;
     if (owner_->NextTick() != 0 || owner_->AnyLeased()) {
       deadline = NowNs() + kTickNs;
+      if (int64_t urgent = owner_->NextUrgentTick()) deadline = std::min(deadline, urgent);
     } else if (!followed_up) {
       deadline = NowNs() + kFollowUpNs;  // drops that did not wake us
       followed_up = true;

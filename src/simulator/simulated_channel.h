@@ -57,6 +57,7 @@ struct SimulatedReply {
   std::vector<SimulatedValue> values;
   std::vector<GivenBack> given_back;
   std::vector<uint64_t> retained;
+  uint32_t run_ns = 0;
 
   Happening happening() const {
     if (is_revoke_answer) return Happening::kRevokeAnswered;

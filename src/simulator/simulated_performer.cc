@@ -94,7 +94,7 @@ void SimulatedProcess::TakeReply(SimulatedChannel& channel, const SimulatedReply
       }
     }
   }
-  owner.Replied(channel.worker, reply.task, reply.kind, reply.error, values, world.now(), actions_);
+  owner.Replied(channel.worker, reply.task, reply.kind, reply.error, values, world.now(), actions_, reply.run_ns);
   for (const GivenBack& item : reply.given_back) {
     owner.BorrowerMentioned({id, item.index}, channel.worker, -static_cast<int64_t>(item.count), actions_);
   }
@@ -293,7 +293,7 @@ bool SimulatedProcess::PushTask(const Action& action) {
 
 void SimulatedProcess::RevokeTask(const Action& action) {
   Task* task = owner.FindTask(action.number);
-  if (!task) return;
+  if (!task || task->state != TaskState::kRevoking || task->push != action.id.index) return;
   const LeasedWorker& worker = owner.workers()[action.worker];
   SimulatedChannel& channel = *ChannelTo(worker.process);
   if (!channel.asynchronous) {

@@ -26,6 +26,7 @@ bool IsError(ValueKind kind) { return kind == ValueKind::kTaskError || kind == V
 
 SimulatedProcess::SimulatedProcess(World& the_world, ProcessId the_id, bool driver)
     : world(the_world), id(the_id), owner(the_id), driver_(driver) {
+  if (the_id.value % 2 == 0) owner.cores = 2;
   owner.faults = world.options.owner_faults;
   machine.faults = world.options.worker_faults;
   owner.max_pushed = world.most_pushed;

@@ -32,6 +32,7 @@ void SimulatedProcess::BeginGet(Object* object) {
     return ScheduleStep(world.Delay());
   }
   owner.Want(object, actions_);
+  owner.SubmitterWaits(actions_);
   Perform();
   ++object->waiters;
   if (!body.last_gets && body.random.Chance(world.workload.timeout_percent)) {

@@ -57,7 +57,7 @@ struct ReplyHead {
   uint32_t error_size = 0;
   uint32_t num_given_back = 0;  // mentions of the submitter's own objects that the worker no longer needs
   uint32_t num_retained = 0;    // results of earlier tasks that the worker still uses
-  uint32_t reserved = 0;
+  uint32_t run_ns = 0;          // how long the body ran, as far as 32 bits can say
 };
 
 struct ValueHead {
