@@ -29,6 +29,9 @@ constexpr int64_t kLingerNs = 1'000'000'000;
 constexpr size_t kLingerBytes = 256 * 1024;
 // Encrypted bytes that wait for the socket.
 constexpr size_t kMaxCipherBytes = 256 * 1024;
+// Decrypted bytes that wait for a process.
+constexpr size_t kMaxRelayBytes = 256 * 1024;
+constexpr size_t kMagicBytes = 8;
 
 std::string HowItEnded(const IoOutcome& outcome) {
   return outcome.error == 0 ? "closed by the peer" : strerror(outcome.error);
@@ -121,9 +124,9 @@ Status Link::Watch() {
 }
 
 void Link::UpdateWatch() {
-  if (watch_ == 0) return;
+  if (watch_ == 0 && relay_watch_ == 0) return;
   uint32_t events = 0;
-  const bool to_send = queued_bytes_ > 0 || send_failed_ || (tls_ != nullptr && !tls_->to_send().empty());
+  const bool to_send = !all_sent() || send_failed_;
   switch (state_) {
     case State::kConnecting:
       events = EPOLLOUT;
@@ -133,14 +136,21 @@ void Link::UpdateWatch() {
       if ((to_send && !corked_) || send_failed_) events |= EPOLLOUT;
       break;
     case State::kRelaying:
-      if (to_relay_.empty()) events |= EPOLLIN;
+      if (to_process_.size() < kMaxRelayBytes) events |= EPOLLIN;
       if (to_send) events |= EPOLLOUT;
+      if (relay_watch_ != 0) {
+        loop_.Modify(relay_watch_, (to_send ? 0u : EPOLLIN) | (to_process_.empty() ? 0u : EPOLLOUT));
+      }
+      break;
+    case State::kClosing:
+      events = EPOLLIN;
+      if (to_send || !shut_down_) events |= EPOLLOUT;
       break;
     default:
       events = EPOLLIN;
       if (to_send) events |= EPOLLOUT;
   }
-  loop_.Modify(watch_, events);
+  if (watch_ != 0) loop_.Modify(watch_, events);
 }
 
 void Link::HandleEvents(uint32_t events) {
@@ -173,7 +183,7 @@ void Link::HandleEvents(uint32_t events) {
       DriveClosing();
       break;
     case State::kRelaying:
-      Relay();
+      Relay((events & (EPOLLERR | EPOLLHUP)) != 0, false);
       break;
     case State::kLingering:
       Linger();
@@ -195,7 +205,9 @@ void Link::FinishConnecting() {
   const std::string failed_address = peer_address_;
   if (!to_try_.empty() && ConnectNext()) return;
   refusal_ = RefusalKind::kClosed;
-  Fail(Error{ErrorKind::kGone, "cannot connect to " + failed_address + ": " + strerror(error)});
+  Fail(Error{ErrorKind::kGone,
+             "cannot connect to " + failed_address + ": " + strerror(error) +
+                 (error == ECONNREFUSED ? "; nothing listens there: is weft started, at this port?" : "")});
 }
 
 // Authenticating.
@@ -231,9 +243,9 @@ void Link::DriveHandshake() {
     }
     uint8_t buffer[4096];
     const IoOutcome outcome = ReadSome(buffer, std::min(handshake_->wanted(), sizeof buffer));
-    if (outcome.kind == IoOutcome::kWouldBlock) return;
-    if (outcome.kind == IoOutcome::kClosed) {
-      handshake_->PeerClosed(HowItEnded(outcome));
+    if (outcome.kind == IoOutcome::kWouldBlock && !send_failed_) return;
+    if (outcome.kind != IoOutcome::kDone) {
+      handshake_->PeerClosed(tls_ != nullptr && !tls_->why().empty() ? tls_->why() : HowItEnded(outcome));
     } else {
       handshake_->Feed(std::string_view(reinterpret_cast<const char*>(buffer), outcome.bytes));
     }
@@ -309,6 +321,7 @@ bool Link::ReadMessages() {
     budget -= std::min(budget, outcome.bytes);
   }
   if (budget != kReadBudget) last_heard_ns_ = NowNs();
+  unread_ = tls_ != nullptr && !drained;
   return drained;
 }
 
@@ -551,12 +564,41 @@ void Link::DriveTls() {
     const IoOutcome filled = FillTls();
     if (filled.kind == IoOutcome::kWouldBlock) return;
     if (filled.kind == IoOutcome::kClosed) {
-      if (refusal_ == RefusalKind::kNone) refusal_ = RefusalKind::kClosed;
+      refusal_ = RefusalKind::kClosed;
       return Fail(Error{
           ErrorKind::kGone,
           "no link with " + peer_address_ + ": the connection ended during the TLS handshake: " + HowItEnded(filled)});
     }
+    if (!peer_speaks_tls_ && !JudgeFirstBytes()) return;
   }
+}
+
+// What the peer says first tells whether it speaks TLS. If not, it is told so in what it does speak. False: that was
+// all.
+bool Link::JudgeFirstBytes() {
+  const RefusalKind kind = ClassifyFirstBytes(first_bytes_);
+  if (kind == RefusalKind::kTls) {
+    peer_speaks_tls_ = true;
+    tls_->Feed(std::exchange(first_bytes_, {}));
+    return true;
+  }
+  if (kind == RefusalKind::kNone && first_bytes_.size() < kMagicBytes) return true;  // too few to tell
+  tls_.reset();
+  std::string why;
+  if (kind == RefusalKind::kNone) {
+    refusal_ = listener_ != nullptr ? RefusalKind::kTlsWanted : RefusalKind::kTlsNotWanted;
+    why = "it speaks weft without TLS, and we want TLS: start all nodes of a cluster with the same --tls options";
+    if (listener_ != nullptr) QueueRaw(EncodeRefusal(RefusalKind::kTlsWanted, settings_.version));
+  } else if (kind == RefusalKind::kHttp) {
+    refusal_ = kind;
+    why = "it speaks HTTP: check the address and the port";
+    if (listener_ != nullptr) QueueRaw(HttpAnswer());
+  } else {
+    refusal_ = RefusalKind::kNotWeft;
+    why = "what it says is neither TLS nor weft's protocol: check the address and the port";
+  }
+  Fail(Error{ErrorKind::kInvalid, "no link with " + peer_address_ + ": " + why});
+  return false;
 }
 
 // One buffer from the socket to the TLS session.
@@ -564,7 +606,12 @@ IoOutcome Link::FillTls() {
   uint8_t buffer[16 * 1024];
   const IoOutcome outcome = TryRecv(socket_.get(), buffer, sizeof buffer);
   if (outcome.kind == IoOutcome::kDone) {
-    tls_->Feed(std::string_view(reinterpret_cast<const char*>(buffer), outcome.bytes));
+    const std::string_view bytes(reinterpret_cast<const char*>(buffer), outcome.bytes);
+    if (peer_speaks_tls_) {
+      tls_->Feed(bytes);
+    } else {
+      first_bytes_ += bytes;
+    }
   }
   return outcome;
 }
@@ -608,13 +655,82 @@ Result<UniqueFd> Link::ReleaseSocket() {
     return Error{ErrorKind::kInvalid, "the socket of the link with " + peer_address_ +
                                           " cannot be given away: messages have been sent or received"};
   }
-  if (tls_ != nullptr) return Error{ErrorKind::kUnavailable, "channels over TLS are not there yet"};
+  if (tls_ != nullptr) {
+    auto pair = StreamSocketPair(Blocking::kNo);
+    if (!pair) return pair.error();
+    auto watch = loop_.Add(pair->first.get(), EPOLLIN, [this](uint32_t events) {
+      const std::shared_ptr<const bool> destroyed = destroyed_;
+      Relay(false, (events & (EPOLLERR | EPOLLHUP)) != 0);
+      if (!*destroyed) UpdateWatch();
+    });
+    if (!watch) return watch.error();
+    relay_ = std::move(pair->first);
+    relay_watch_ = *watch;
+    paused_ = false;
+    state_ = State::kRelaying;
+    // Bytes of the channel may wait in the TLS session, where no event tells of them: the first writable socket does.
+    loop_.Modify(watch_, EPOLLIN | EPOLLOUT);
+    return std::move(pair->second);
+  }
   loop_.Remove(std::exchange(watch_, 0));
   state_ = State::kClosed;
   return std::move(socket_);
 }
 
-void Link::Relay() {}
+// Moves what can be moved, both ways. Who has hung up is reported again and again: what it had said is then taken in at
+// once, and its descriptor is no longer watched.
+void Link::Relay(bool wire_hung_up, bool process_hung_up) {
+  PassToProcess();
+  while (!wire_ended_ && (wire_hung_up || to_process_.size() < kMaxRelayBytes)) {
+    uint8_t buffer[kReadBytes];
+    const IoOutcome outcome = ReadSome(buffer, sizeof buffer);
+    if (outcome.kind == IoOutcome::kWouldBlock) break;
+    if (outcome.kind == IoOutcome::kClosed) {
+      wire_ended_ = true;
+      break;
+    }
+    if (!process_ended_) to_process_.append(reinterpret_cast<const char*>(buffer), outcome.bytes);
+    PassToProcess();
+  }
+  Flush();
+  while (!process_ended_ && !send_failed_ && (process_hung_up || all_sent())) {
+    uint8_t buffer[kReadBytes];
+    const IoOutcome outcome = TryRecv(relay_.get(), buffer, sizeof buffer);
+    if (outcome.kind == IoOutcome::kWouldBlock) break;
+    if (outcome.kind == IoOutcome::kClosed) {
+      process_ended_ = true;
+      break;
+    }
+    QueueRaw(std::string(reinterpret_cast<const char*>(buffer), outcome.bytes));
+    Flush();
+  }
+  if (wire_ended_ || send_failed_) {
+    loop_.Remove(std::exchange(watch_, 0));
+    wire_ended_ = true;
+    if (to_process_.empty() || process_ended_) {
+      Fail(Error{ErrorKind::kGone, "the channel through " + peer_address_ + " ended at the other node"});
+    }
+  } else if (process_ended_) {
+    loop_.Remove(std::exchange(relay_watch_, 0));
+    to_process_.clear();
+    if (!all_sent()) return;
+    tls_->SayGoodbye();
+    Flush();
+    Fail(Error{ErrorKind::kGone, "the channel through " + peer_address_ + " ended at this node"});
+  }
+}
+
+void Link::PassToProcess() {
+  size_t sent = 0;
+  while (sent < to_process_.size() && !process_ended_) {
+    const std::span<const uint8_t> bytes(reinterpret_cast<const uint8_t*>(to_process_.data()), to_process_.size());
+    const IoOutcome outcome = TrySend(relay_.get(), bytes.subspan(sent));
+    if (outcome.kind == IoOutcome::kWouldBlock) break;
+    if (outcome.kind == IoOutcome::kClosed) process_ended_ = true;
+    sent += outcome.bytes;
+  }
+  to_process_.erase(0, sent);
+}
 
 // Ending.
 
@@ -628,8 +744,7 @@ void Link::CloseWhenSent() {
   state_ = State::kClosing;
   corked_ = false;
   deadline_ns_ = NowNs() + settings_.handshake_timeout_ns;
-  // The loop reports a writable socket at once; it goes on from there.
-  loop_.Modify(watch_, EPOLLIN | EPOLLOUT);
+  UpdateWatch();  // the loop reports a writable socket, and it goes on from there
 }
 
 // Sends the rest, says that this was all, and waits for the peer to end too: closing with unread bytes would be a
@@ -642,7 +757,7 @@ void Link::DriveClosing() {
       tls_->SayGoodbye();
       Flush();
     }
-    if (tls_ == nullptr || tls_->to_send().empty()) {
+    if (all_sent()) {
       ::shutdown(socket_.get(), SHUT_WR);
       shut_down_ = true;
       deadline_ns_ = NowNs() + kLingerNs;
@@ -681,13 +796,13 @@ void Link::Fail(Error why) {
   }
   state_ = State::kClosed;
   Release();
-  handler_->LinkClosed(*this, why);
+  if (handler_ != nullptr) handler_->LinkClosed(*this, why);
 }
 
 void Link::Linger() {
   Flush();
   bool over = send_failed_ || refusal_ == RefusalKind::kClosed || refusal_ == RefusalKind::kTooSlow;
-  if (!over && !shut_down_ && queued_bytes_ == 0) {
+  if (!over && !shut_down_ && all_sent()) {
     shut_down_ = true;
     ::shutdown(socket_.get(), SHUT_WR);
   }
@@ -705,7 +820,7 @@ void Link::Linger() {
 
 int64_t Link::NextDeadline() const {
   if (state_ == State::kClosed) return INT64_MAX;
-  if (state_ == State::kOpen && !paused_ && !stash_.empty()) return 0;
+  if (waits_for_turn()) return 0;
   int64_t next = deadline_ns_;
   if (state_ == State::kOpen && settings_.idle_timeout_ns > 0) {
     next = std::min({next, last_heard_ns_ + settings_.idle_timeout_ns, last_said_ns_ + settings_.idle_timeout_ns / 4});
@@ -732,7 +847,7 @@ void Link::Tick(int64_t now_ns) {
     }
     if (*destroyed) return;
   } else if (state_ == State::kOpen) {
-    if (!paused_ && !stash_.empty()) ReadMessages();
+    if (waits_for_turn()) ReadMessages();
     if (*destroyed) return;
     if (state_ == State::kOpen && settings_.idle_timeout_ns > 0) {
       // What has arrived and waits in the socket is a sign of life, even if we were too busy to read it.

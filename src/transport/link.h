@@ -107,7 +107,7 @@ class Link {
   // For a connection that becomes a channel between two processes: gives the socket away, after the handshake and
   // before any message. To be called in LinkReady or LinkAccepted, or later if PauseReading was called there. The link
   // of a plain connection is then closed without a callback. With TLS the descriptor is one end of a socket pair, and
-  // the link must be kept: it relays until either side ends (LinkClosed).
+  // the link must be kept, with a handler: it relays until either side ends (LinkClosed).
   Result<UniqueFd> ReleaseSocket();
 
   bool ready() const { return state_ == State::kOpen; }
@@ -153,9 +153,11 @@ class Link {
   void FinishConnecting();
   void BeginHandshake();
   void DriveTls();
+  bool JudgeFirstBytes();
   void DriveHandshake();
   void EndHandshake();
   void EnterOpen();
+  bool waits_for_turn() const { return state_ == State::kOpen && !paused_ && (unread_ || !stash_.empty()); }
   bool ReadMessages();  // false: more may wait in the socket, or it is over
   void Parse(std::span<const uint8_t> bytes);
   void FinishPart();
@@ -168,7 +170,9 @@ class Link {
   void Advance(size_t sent);
   IoOutcome ReadSome(uint8_t* buffer, size_t size);
   IoOutcome FillTls();
-  void Relay();
+  void Relay(bool wire_hung_up, bool process_hung_up);
+  void PassToProcess();
+  bool all_sent() const { return queued_bytes_ == 0 && (tls_ == nullptr || tls_->to_send().empty()); }
   void DriveClosing();
   void Linger();
   void Fail(Error why);
@@ -187,7 +191,8 @@ class Link {
   State state_ = State::kConnecting;
   std::unique_ptr<Handshake> handshake_;
   std::unique_ptr<TlsSession> tls_;
-  std::string first_bytes_;  // that decide whether the peer speaks TLS at all
+  std::string first_bytes_;  // until they tell whether the peer speaks TLS at all
+  bool peer_speaks_tls_ = false;
   RefusalKind refusal_ = RefusalKind::kNone;
   std::string peer_cluster_id_;
   int64_t deadline_ns_ = INT64_MAX;
@@ -211,12 +216,16 @@ class Link {
   std::string chunk_header_;
   std::string stash_;  // read, but not handled before the pause
   bool paused_ = false;
+  bool unread_ = false;  // the TLS session may hold bytes, of which no event tells
 
   bool shut_down_ = false;  // nothing more will be sent
   size_t lingered_bytes_ = 0;
-  UniqueFd relay_;  // our end of the socket pair
+  // Relaying between the wire and a process, whose end of the pair has the other descriptor.
+  UniqueFd relay_;
   EventLoop::WatchId relay_watch_ = 0;
-  std::string to_relay_;  // decrypted, for the other end of the pair
+  std::string to_process_;
+  bool wire_ended_ = false;
+  bool process_ended_ = false;
 
   const std::shared_ptr<bool> destroyed_ = std::make_shared<bool>(false);  // seen by who is in a callback
 };
