@@ -27,6 +27,7 @@
 #include "base/result.h"
 #include "head/actor_directory.h"
 #include "node/job.h"
+#include "node/lasting_node.h"
 #include "node/observers.h"
 #include "node/worker_pool.h"
 #include "object_store/memory_budget.h"
@@ -43,7 +44,12 @@ class NodeDaemon {
  public:
   // `driver` is the socket to the driver. The calling process must have one thread.
   static Result<std::unique_ptr<NodeDaemon>> Create(UniqueFd driver);
+  // A node that drivers come to and leave. Ends by SIGTERM.
+  static Result<std::unique_ptr<NodeDaemon>> CreateLasting(const LastingNodeOptions& options);
   ~NodeDaemon();
+
+  // Of a lasting node: "host:port" of the cluster's head.
+  const std::string& cluster_address() const { return cluster_address_; }
 
   // Serves until the driver is gone or says farewell, then kills and reaps everything that was started. Returns the
   // exit code: 0 for an orderly end, 1 if the driver sent what cannot be understood.
@@ -101,6 +107,9 @@ class NodeDaemon {
   static constexpr int64_t kKillWaitNs = 300'000'000;
 
   explicit NodeDaemon(EventLoop loop);
+  static Result<std::unique_ptr<NodeDaemon>> Prepare();
+  Status AddDriver(UniqueFd socket);
+  void OnDriverConnected();
 
   // ---- messages
   void OnProcessEvent(ProcessId id, uint32_t epoll_events);
@@ -223,6 +232,7 @@ class NodeDaemon {
   std::set<ProcessId> closing_;
   uint64_t next_number_ = 1;  // for a process
   bool lasting_ = false;      // does not end with a driver
+  std::string cluster_address_;
   ResourceAmounts resources_;
   std::map<ProcessId, std::unique_ptr<Job>> jobs_;  // by driver
 
@@ -237,6 +247,7 @@ class NodeDaemon {
   bool settling_ = false;
 
   UniqueFd null_;
+  UniqueFd driver_listener_;  // of a lasting node
 
   std::unique_ptr<Observers> observers_;
   std::deque<DeadProcess> dead_;  // the latest ones

@@ -48,6 +48,9 @@ namespace weft::core {
 
 struct SessionOptions {
   std::string daemon_path;
+  // Of a cluster to join through its node on this machine: "host:port" of its head, or "auto" for the only one there
+  // is. Empty: a private session.
+  std::string address;
   OpenSession open;
 };
 
@@ -290,6 +293,7 @@ class Runtime {
   };
 
   Runtime();
+  Status ConnectToNode(const std::string& address);
   Status Handshake(const Message& hello);
   std::optional<ReceivedMessage> NextMessage();
   void SendQueued();

@@ -96,6 +96,10 @@ void Fields(V& v, WorkerOutput& m) {
   v(m.worker, m.pid, m.is_stderr, m.text, m.name);
 }
 template <class V>
+void Fields(V& v, SessionRefused& m) {
+  v(m.why);
+}
+template <class V>
 void Fields(V& v, LeaseRefused& m) {
   v(m.shape, m.why);
 }

@@ -192,6 +192,9 @@ struct WorkerOutput {
   std::string text;  // whole lines unless a line is longer than 64 kB
   std::string name;  // of the actor's class, or of the function if it is known; else empty
 };
+struct SessionRefused {  // to a driver, instead of Welcome
+  std::string why;
+};
 struct LeaseRefused {  // no worker can be had for this shape, ever
   ResourceAmounts shape;
   std::string why;
@@ -294,7 +297,7 @@ using Message =
                  ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
-                 ShapeAnswer, KeepActor>;
+                 ShapeAnswer, KeepActor, SessionRefused>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);
