@@ -246,6 +246,20 @@ TEST_P(LinkTest, PushesBack) {
   ASSERT_TRUE(pair_.Run([&] { return pair_.accepted.messages.size() == sent + 1; }));
 }
 
+TEST_P(LinkTest, DrainedByTakingTheCorkOut) {
+  pair_.dial_settings.max_queued_bytes = 1000;
+  ASSERT_TRUE(pair_.Connect()) << pair_.dialler.why;
+  pair_.dialler.link->Cork(true);
+  while (pair_.dialler.link->Send("message") == Outcome::kSent) {
+  }
+  int turns = 0;
+  pair_.Run([&] { return turns++ > 3; });
+  EXPECT_FALSE(pair_.dialler.drained);
+  EXPECT_EQ(pair_.accepted.messages.size(), 0u);
+  pair_.dialler.link->Cork(false);
+  ASSERT_TRUE(pair_.Run([&] { return pair_.dialler.drained; }));
+}
+
 TEST_P(LinkTest, PayloadsAreKeptUntilTheyAreSent) {
   ASSERT_TRUE(pair_.Connect()) << pair_.dialler.why;
   auto payload = std::make_shared<std::string>(4 << 20, 'p');
