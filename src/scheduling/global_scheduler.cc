@@ -95,6 +95,8 @@ struct GlobalScheduler::Class {
   std::map<uint32_t, std::map<uint64_t, std::map<uint64_t, Wish*>>, std::greater<>> queue;  // depth, job, arrival
   uint32_t waiting = 0;                                                                     // wishes
   uint32_t passed_over = 0;
+  uint32_t nearest = kNoSlot;  // of the nodes where it was passed over, the one that lacked least
+  int64_t least_lack = 0;
   uint32_t kept = kNoSlot;  // a node that is kept free for it
   // By slot. `only` classes have none of these.
   std::vector<uint8_t> possible;
@@ -150,6 +152,7 @@ struct GlobalScheduler::Node {
   Class* kept_for = nullptr;
   std::vector<Class*> only_here;
   bool touched = false;
+  std::map<uint64_t, std::unique_ptr<Wish>> wishes;  // that it asks, by number
 
   const Amount* Find(uint32_t resource) const {
     for (const auto& amount : amounts) {  // a handful
@@ -173,8 +176,14 @@ GlobalScheduler::~GlobalScheduler() = default;
 // ---- names ------------------------------------------------------------------------------------------------------
 
 uint32_t GlobalScheduler::SlotOf(NodeNumber node) const {
-  auto found = slot_of_.find(node);
-  return found == slot_of_.end() ? kNoSlot : found->second;
+  return node.value < slot_of_.size() ? slot_of_[node.value] : kNoSlot;
+}
+
+GlobalScheduler::Wish* GlobalScheduler::Find(WishId id) const {
+  uint32_t slot = SlotOf(id.asker);
+  if (slot == kNoSlot) return nullptr;
+  auto found = nodes_[slot]->wishes.find(id.number);
+  return found == nodes_[slot]->wishes.end() ? nullptr : found->second.get();
 }
 
 uint32_t GlobalScheduler::Intern(std::string_view name) {
@@ -226,7 +235,8 @@ GlobalScheduler::Class& GlobalScheduler::ClassFor(const ClassKey& key) {
   }
   trees_.push_back(&c);
   Grow(c);
-  for (const auto& [number, slot] : slot_of_) {
+  for (uint32_t slot = 0; slot < nodes_.size(); ++slot) {
+    if (nodes_[slot] == nullptr) continue;
     c.possible[slot] = Possible(c, *nodes_[slot]);
     c.possible_count += c.possible[slot];
     c.is_dirty[slot] = 1;
@@ -354,7 +364,7 @@ void GlobalScheduler::SetReported(Node& node, const ResourceAmounts& available, 
 }
 
 void GlobalScheduler::Handle(const NodeJoined& event, std::vector<GlobalAction>& out) {
-  if (slot_of_.contains(event.node)) Handle(NodeLeft{event.node}, out);
+  if (SlotOf(event.node) != kNoSlot) Handle(NodeLeft{event.node}, out);
   uint32_t slot = static_cast<uint32_t>(nodes_.size());
   if (free_slots_.empty()) {
     WEFT_CHECK(slot < kSlotMask, "more nodes than a rank can name");
@@ -364,7 +374,9 @@ void GlobalScheduler::Handle(const NodeJoined& event, std::vector<GlobalAction>&
     slot = free_slots_.back();
     free_slots_.pop_back();
   }
-  slot_of_.emplace(event.node, slot);
+  if (slot_of_.size() <= event.node.value) slot_of_.resize(size_t{event.node.value} + 1, kNoSlot);
+  slot_of_[event.node.value] = slot;
+  ++node_count_;
   nodes_[slot] = std::make_unique<Node>();
   Node& node = *nodes_[slot];
   node.number = event.node;
@@ -401,9 +413,7 @@ void GlobalScheduler::Handle(const NodeReported& event, std::vector<GlobalAction
   node.seen = seen;
   auto first = node.debits.begin();
   for (; first != node.debits.end() && first->placement <= seen; ++first) {
-    if (auto wish = wishes_.find(first->wish); wish != wishes_.end()) {
-      std::erase(wish->second->in_flight, std::pair(slot, first->placement));
-    }
+    if (Wish* wish = Find(first->wish)) std::erase(wish->in_flight, std::pair(slot, first->placement));
     DropUse(*first->of);
   }
   node.debits.erase(node.debits.begin(), first);
@@ -430,20 +440,16 @@ void GlobalScheduler::Handle(const NodeLeft& event, std::vector<GlobalAction>& o
   uint32_t slot = SlotOf(event.node);
   if (slot == kNoSlot) return;
   // What it asked for, nobody wants any more.
-  for (auto wish = wishes_.lower_bound(WishId{event.node, 0});
-       wish != wishes_.end() && wish->first.asker == event.node;) {
-    Forget(*(wish++)->second, out);
-  }
   Node& node = *nodes_[slot];
+  while (!node.wishes.empty()) Forget(*node.wishes.begin()->second, out);
   if (node.kept_for != nullptr) StopKeeping(*node.kept_for);
   // What was on its way there is on its way nowhere.
   for (const auto& debit : node.debits) {
-    if (auto found = wishes_.find(debit.wish); found != wishes_.end()) {
-      Wish& wish = *found->second;
-      std::erase(wish.in_flight, std::pair(slot, debit.placement));
-      wish.placed -= debit.count;
-      out.emplace_back(UnplaceWork{debit.wish, event.node, debit.placement, debit.count});
-      if (!faults.lose_what_was_on_the_way) SetWaiting(wish, wish.waiting + debit.count);
+    if (Wish* wish = Find(debit.wish)) {
+      std::erase(wish->in_flight, std::pair(slot, debit.placement));
+      wish->placed -= debit.count;
+      if (debit.count > 0) out.emplace_back(UnplaceWork{debit.wish, event.node, debit.placement, debit.count});
+      if (!faults.lose_what_was_on_the_way) SetWaiting(*wish, std::min(wish->waiting + debit.count, kMaxCount));
     }
     DropUse(*debit.of);
   }
@@ -451,8 +457,11 @@ void GlobalScheduler::Handle(const NodeLeft& event, std::vector<GlobalAction>& o
   // What may run there alone is refused; what only prefers it goes elsewhere.
   std::vector<Wish*> homeless;
   if (!node.only_here.empty()) {
-    for (auto& [id, wish] : wishes_) {
-      if (wish->of->key.only == event.node) homeless.push_back(wish.get());
+    for (const auto& asker : nodes_) {
+      if (asker == nullptr) continue;
+      for (auto& [number, wish] : asker->wishes) {
+        if (wish->of->key.only == event.node) homeless.push_back(wish.get());
+      }
     }
   }
   for (Wish* wish : homeless) {
@@ -475,10 +484,12 @@ void GlobalScheduler::Handle(const NodeLeft& event, std::vector<GlobalAction>& o
   WEFT_CHECK(node.only_here.empty(), "nobody waits for a node that has left");
   for (const auto& amount : node.amounts) Release(amount.resource);
   nodes_[slot].reset();
-  slot_of_.erase(event.node);
+  slot_of_[event.node.value] = kNoSlot;
+  --node_count_;
   free_slots_.push_back(slot);
   Touch(slot);
   for (Class* c : trees_) {
+    if (c->nearest == slot) c->nearest = kNoSlot;
     c->why_infeasible.clear();
     c->possible_count -= c->possible[slot];
     c->possible[slot] = 0;
@@ -511,11 +522,10 @@ void GlobalScheduler::Handle(const PlacementRefused& event, std::vector<GlobalAc
     Recount(node);
   }
   Touch(slot);
-  if (auto found = wishes_.find(event.wish); found != wishes_.end()) {
-    Wish& wish = *found->second;
-    wish.placed -= count;
-    out.emplace_back(UnplaceWork{wish.id, event.node, event.placement, count});
-    SetWaiting(wish, std::min(wish.waiting + count, kMaxCount));
+  if (Wish* wish = Find(event.wish)) {
+    wish->placed -= count;
+    out.emplace_back(UnplaceWork{wish->id, event.node, event.placement, count});
+    SetWaiting(*wish, std::min(wish->waiting + count, kMaxCount));
   }
   Pump();
   Flush(out);
@@ -524,14 +534,15 @@ void GlobalScheduler::Handle(const PlacementRefused& event, std::vector<GlobalAc
 // ---- wishes -----------------------------------------------------------------------------------------------------
 
 void GlobalScheduler::Handle(const WorkWished& event, std::vector<GlobalAction>& out) {
-  if (auto known = wishes_.find(event.wish); known != wishes_.end()) Forget(*known->second, out);
+  if (Wish* known = Find(event.wish)) Forget(*known, out);
   Admit(event, out);
   Pump();
   Flush(out);
 }
 
 void GlobalScheduler::Admit(const WorkWished& event, std::vector<GlobalAction>& out) {
-  if (!slot_of_.contains(event.wish.asker)) return;  // its node has left meanwhile
+  uint32_t asker = SlotOf(event.wish.asker);
+  if (asker == kNoSlot) return;  // it has left meanwhile
   std::string who = event.actor ? "actor" : "task";
   if (!IsValidShape(event.shape)) {
     out.emplace_back(RefuseWork{event.wish, "the " + who + " asks for resources that are not valid"});
@@ -568,7 +579,7 @@ void GlobalScheduler::Admit(const WorkWished& event, std::vector<GlobalAction>& 
       return;
     }
   }
-  auto& entry = wishes_[event.wish];
+  auto& entry = nodes_[asker]->wishes[event.wish.number];
   entry = std::make_unique<Wish>();
   Wish& wish = *entry;
   wish.id = event.wish;
@@ -585,15 +596,16 @@ void GlobalScheduler::Admit(const WorkWished& event, std::vector<GlobalAction>& 
   wish.of = &ClassFor(key);
   wish.arrival = next_arrival_++;
   ++jobs_[wish.job].wishes;
+  ++wish_count_;
   SetWaiting(wish, std::min(event.count, kMaxCount));
   WarnIfInfeasible(wish, out);
   PlaceWhatFits(wish);
 }
 
 void GlobalScheduler::Handle(const WishChanged& event, std::vector<GlobalAction>& out) {
-  auto found = wishes_.find(event.wish);
-  if (found == wishes_.end()) return;
-  Wish& wish = *found->second;
+  Wish* found = Find(event.wish);
+  if (found == nullptr) return;
+  Wish& wish = *found;
   int64_t on_the_way = event.placed_heard == WishChanged::kAllHeard ? 0 : wish.placed - event.placed_heard;
   on_the_way = std::clamp<int64_t>(on_the_way, -int64_t{kMaxCount}, kMaxCount);
   SetWaiting(wish, static_cast<uint32_t>(std::clamp<int64_t>(event.count - on_the_way, 0, kMaxCount)));
@@ -604,9 +616,9 @@ void GlobalScheduler::Handle(const WishChanged& event, std::vector<GlobalAction>
 }
 
 void GlobalScheduler::Handle(const WishWithdrawn& event, std::vector<GlobalAction>& out) {
-  auto found = wishes_.find(event.wish);
-  if (found == wishes_.end()) return;
-  Forget(*found->second, out);
+  Wish* wish = Find(event.wish);
+  if (wish == nullptr) return;
+  Forget(*wish, out);
   Pump();  // a node that was kept free may be free for others
   Flush(out);
 }
@@ -623,7 +635,9 @@ void GlobalScheduler::Forget(Wish& wish, std::vector<GlobalAction>& out) {
   auto job = jobs_.find(wish.job);
   if (--job->second.wishes == 0) jobs_.erase(job);
   Class& c = *wish.of;
-  wishes_.erase(wishes_.find(wish.id));
+  --wish_count_;
+  auto& wishes = nodes_[SlotOf(wish.id.asker)]->wishes;
+  wishes.erase(wishes.find(wish.id.number));
   DropUse(c);
 }
 
@@ -707,17 +721,40 @@ void GlobalScheduler::PlaceOne(Wish& wish, uint32_t slot) {
   }
   Touch(slot);
   c.passed_over = 0;
+  c.nearest = kNoSlot;
   StopKeeping(c);
   SetWaiting(wish, wish.waiting - 1);
-  auto pass_over = [&](Class& other) {
-    if (&other == &c || other.waiting == 0 || ++other.passed_over <= kMaxPassedOver) return;
-    other.passed_over = 0;
-    KeepFree(other);
-  };
   for (auto& [number, other] : waiting_) {
-    if (other->possible[slot] != 0) pass_over(*other);
+    if (other != &c && other->possible[slot] != 0) PassOver(*other, slot, c);
   }
-  for (Class* other : node.only_here) pass_over(*other);
+  for (Class* other : node.only_here) {
+    if (other != &c && other->waiting > 0) PassOver(*other, slot, c);
+  }
+}
+
+// Somebody else was given what it lacks there. What it lacks besides would not come by keeping the node free.
+void GlobalScheduler::PassOver(Class& c, uint32_t slot, const Class& by) {
+  const Node& node = *nodes_[slot];
+  int64_t lack = 0;  // of what it lacks most, in 1/1024 of what the node has
+  for (const auto& [resource, amount] : c.needs) {
+    const auto* has = node.Find(resource);
+    bool taken =
+        std::any_of(by.needs.begin(), by.needs.end(), [&, r = resource](const auto& n) { return n.first == r; });
+    if (has->free < amount && !taken) return;
+    lack = std::max(lack, (amount - has->free + has->queued) / (has->total / 1024 + 1));
+  }
+  if (node.kept_for == nullptr && (c.nearest == kNoSlot || lack < c.least_lack)) {
+    c.nearest = slot;
+    c.least_lack = lack;
+  }
+  if (++c.passed_over <= kMaxPassedOver) return;
+  StopKeeping(c);
+  c.passed_over = 0;
+  uint32_t nearest = std::exchange(c.nearest, kNoSlot);
+  if (nearest == kNoSlot || nodes_[nearest]->kept_for != nullptr) return;
+  c.kept = nearest;
+  nodes_[nearest]->kept_for = &c;
+  Touch(nearest);
 }
 
 void GlobalScheduler::PlaceWhatFits(Wish& wish) {
@@ -772,37 +809,6 @@ void GlobalScheduler::Pump() {
   touched_.clear();
 }
 
-void GlobalScheduler::KeepFree(Class& c) {
-  StopKeeping(c);
-  // The node that is nearest to having room, by the resource that it lacks most. All nodes are looked at, but only once
-  // in so many placements.
-  uint32_t best = kNoSlot;
-  int64_t best_lack = INT64_MAX;
-  auto consider = [&](uint32_t slot) {
-    const Node& node = *nodes_[slot];
-    if (node.kept_for != nullptr) return;
-    int64_t lack = 0;  // in 1/1024 of what the node has
-    for (const auto& [resource, amount] : c.needs) {
-      const auto* has = node.Find(resource);
-      lack = std::max(lack, (amount - has->free + has->queued) / (has->total / 1024 + 1));
-    }
-    if (lack >= best_lack) return;
-    best_lack = lack;
-    best = slot;
-  };
-  if (!c.has_tree()) {
-    consider(SlotOf(c.key.only));
-  } else {
-    for (const auto& [number, slot] : slot_of_) {
-      if (c.possible[slot] != 0) consider(slot);
-    }
-  }
-  if (best == kNoSlot) return;
-  c.kept = best;
-  nodes_[best]->kept_for = &c;
-  Touch(best);
-}
-
 void GlobalScheduler::StopKeeping(Class& c) {
   if (c.kept == kNoSlot) return;
   nodes_[c.kept]->kept_for = nullptr;
@@ -813,7 +819,7 @@ void GlobalScheduler::StopKeeping(Class& c) {
 void GlobalScheduler::Flush(std::vector<GlobalAction>& out) {
   for (const auto& placing : placing_) {
     Node& node = *nodes_[placing.slot];
-    Wish& wish = *wishes_.at(placing.wish);
+    Wish& wish = *Find(placing.wish);
     uint64_t placement = ++node.placements;
     node.debits.push_back({placement, placing.wish, wish.of, placing.count});
     ++wish.of->uses;
@@ -837,7 +843,7 @@ void GlobalScheduler::WarnIfInfeasible(Wish& wish, std::vector<GlobalAction>& ou
 std::string GlobalScheduler::WhyInfeasible(const Class& c) const {
   std::string among = "no node of the cluster";
   bool labelled = c.key.labels.empty();
-  for (const auto& [number, slot] : slot_of_) labelled = labelled || Matches(c.key.labels, nodes_[slot]->labels);
+  for (const auto& node : nodes_) labelled = labelled || (node != nullptr && Matches(c.key.labels, node->labels));
   if (!labelled) {
     return "asks for a node with the labels " + FormatSelector(c.key.labels) + ", but " + among +
            " has them; it waits for one that has: weft start --labels=...";
@@ -846,12 +852,12 @@ std::string GlobalScheduler::WhyInfeasible(const Class& c) const {
   for (const auto& [resource, amount] : c.needs) {
     int64_t most = 0;
     NodeNumber richest;
-    for (const auto& [number, slot] : slot_of_) {
-      if (!Matches(c.key.labels, nodes_[slot]->labels)) continue;
-      int64_t there = nodes_[slot]->TotalOf(resource);
+    for (const auto& node : nodes_) {
+      if (node == nullptr || !Matches(c.key.labels, node->labels)) continue;
+      int64_t there = node->TotalOf(resource);
       if (there <= most) continue;
       most = there;
-      richest = number;
+      richest = node->number;
     }
     if (most >= amount) continue;
     const std::string& name = resources_[resource].name;
@@ -875,14 +881,18 @@ int64_t GlobalScheduler::FreeOf(NodeNumber node, std::string_view resource) cons
 }
 
 uint32_t GlobalScheduler::WaitingOf(WishId wish) const {
-  auto found = wishes_.find(wish);
-  return found == wishes_.end() ? 0 : found->second->waiting;
+  const Wish* found = Find(wish);
+  return found == nullptr ? 0 : found->waiting;
 }
 
 std::map<ResourceAmounts, uint64_t> GlobalScheduler::WaitingByShape() const {
   std::map<ResourceAmounts, uint64_t> waiting;
-  for (const auto& [id, wish] : wishes_) {
-    if (wish->waiting > 0) waiting[wish->of->key.shape] += wish->waiting;
+  for (const auto& [key, c] : classes_) {
+    for (const auto& [depth, jobs] : c->queue) {
+      for (const auto& [job, wishes] : jobs) {
+        for (const auto& [arrival, wish] : wishes) waiting[key.shape] += wish->waiting;
+      }
+    }
   }
   return waiting;
 }
@@ -892,9 +902,12 @@ void GlobalScheduler::CheckInvariants() const {
   std::map<const Class*, uint32_t> uses;
   std::map<const Class*, uint32_t> waiting;
   std::map<WishId, std::vector<std::pair<uint32_t, uint64_t>>> in_flight;
-  for (const auto& [number, slot] : slot_of_) {
+  size_t count = 0;
+  for (uint32_t slot = 0; slot < nodes_.size(); ++slot) {
+    if (nodes_[slot] == nullptr) continue;
+    ++count;
     const Node& node = *nodes_[slot];
-    WEFT_CHECK(node.number == number && !node.touched, "a slot is its node's");
+    WEFT_CHECK(SlotOf(node.number) == slot && !node.touched, "a slot is its node's");
     std::map<uint32_t, int64_t> owed;
     uint64_t last = node.seen;
     uint32_t leases = 0;
@@ -904,7 +917,7 @@ void GlobalScheduler::CheckInvariants() const {
       ++uses[debit.of];
       leases += debit.count;
       for (const auto& [resource, amount] : debit.of->needs) owed[resource] += amount * debit.count;
-      if (wishes_.contains(debit.wish)) in_flight[debit.wish].emplace_back(slot, debit.placement);
+      if (Find(debit.wish) != nullptr) in_flight[debit.wish].emplace_back(slot, debit.placement);
     }
     WEFT_CHECK(node.in_flight == leases, "leases on their way are counted");
     for (const auto& amount : node.amounts) {
@@ -912,12 +925,14 @@ void GlobalScheduler::CheckInvariants() const {
       WEFT_CHECK(amount.reported <= amount.total, "no more is free than there is");
     }
     WEFT_CHECK(node.kept_for == nullptr || node.kept_for->kept == slot, "a node is kept for one class");
-    for (const Class* c : node.only_here) WEFT_CHECK(c->key.only == number, "a class waits for its own node");
+    for (const Class* c : node.only_here) WEFT_CHECK(c->key.only == node.number, "a class waits for its own node");
   }
   uint64_t leases = 0;
   std::map<uint64_t, std::pair<uint32_t, uint32_t>> jobs;
-  for (const auto& [id, wish] : wishes_) {
-    WEFT_CHECK(slot_of_.contains(id.asker), "a wish ends with its node");
+  size_t wish_count = 0;
+  auto check_wish = [&](WishId id, const Wish* wish) {
+    WEFT_CHECK(wish->id == id, "a wish is found by its name");
+    ++wish_count;
     ++uses[wish->of];
     leases += wish->waiting;
     auto& job = jobs[wish->job];
@@ -927,14 +942,19 @@ void GlobalScheduler::CheckInvariants() const {
     std::sort(is.begin(), is.end());
     std::sort(expected.begin(), expected.end());
     WEFT_CHECK(is == expected, "a wish knows what is on its way");
-    if (wish->waiting == 0) continue;
+    if (wish->waiting == 0) return;
     ++job.second;
     ++waiting[wish->of];
     auto depth = wish->of->queue.find(wish->depth);
     WEFT_CHECK(depth != wish->of->queue.end() && depth->second.contains(wish->job) &&
                    depth->second.at(wish->job).contains(wish->arrival),
                "what waits is queued");
+  };
+  for (const auto& node : nodes_) {
+    if (node == nullptr) continue;
+    for (const auto& [number, wish] : node->wishes) check_wish(WishId{node->number, number}, wish.get());
   }
+  WEFT_CHECK(count == node_count_ && wish_count == wish_count_, "nodes and wishes are counted");
   WEFT_CHECK(leases == waiting_leases_, "waiting leases are counted");
   WEFT_CHECK(jobs.size() == jobs_.size(), "jobs are those with wishes");
   for (const auto& [id, job] : jobs_) {

@@ -162,8 +162,8 @@ class GlobalScheduler {
   void Handle(const WishWithdrawn& event, std::vector<GlobalAction>& out);
   void Handle(const PlacementRefused& event, std::vector<GlobalAction>& out);
 
-  size_t node_count() const { return slot_of_.size(); }
-  size_t wish_count() const { return wishes_.size(); }
+  size_t node_count() const { return node_count_; }
+  size_t wish_count() const { return wish_count_; }
   uint64_t waiting_leases() const { return waiting_leases_; }
   // What a node has left of a resource, after what was placed there.
   int64_t FreeOf(NodeNumber node, std::string_view resource) const;
@@ -193,6 +193,7 @@ class GlobalScheduler {
   static constexpr uint32_t kNoSlot = UINT32_MAX;
 
   uint32_t SlotOf(NodeNumber node) const;
+  Wish* Find(WishId id) const;
   uint32_t Intern(std::string_view name);
   void Release(uint32_t resource);
 
@@ -218,7 +219,7 @@ class GlobalScheduler {
   bool GoesBefore(const Wish& a, const Wish& b) const;
   // Gives room to who waits; what waits for one node alone is looked at only if that node has changed.
   void Pump();
-  void KeepFree(Class& c);
+  void PassOver(Class& c, uint32_t slot, const Class& by);
   void StopKeeping(Class& c);
   void Flush(std::vector<GlobalAction>& out);
   void TakeFrom(Node& node, const Class& c, uint32_t count);
@@ -227,7 +228,9 @@ class GlobalScheduler {
 
   std::vector<std::unique_ptr<Node>> nodes_;  // by slot; null: the slot is free
   std::vector<uint32_t> free_slots_;
-  std::map<NodeNumber, uint32_t> slot_of_;
+  std::vector<uint32_t> slot_of_;  // by number; they are given out in order, so there are few that are gone
+  size_t node_count_ = 0;
+  size_t wish_count_ = 0;
 
   struct Resource {
     std::string name;
@@ -241,7 +244,6 @@ class GlobalScheduler {
   std::vector<Class*> trees_;           // the classes that have a tree
   std::map<uint64_t, Class*> idle_;     // those that nobody uses, by when that began
   std::map<uint64_t, Class*> waiting_;  // those with a tree that have wishes waiting, by number
-  std::map<WishId, std::unique_ptr<Wish>> wishes_;
   std::map<uint64_t, Job> jobs_;
   std::vector<Placing> placing_;
   std::vector<uint32_t> touched_;  // during one event: changed nodes that classes of their own wait for
