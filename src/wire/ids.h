@@ -16,6 +16,12 @@ struct NodeNumber {
   explicit operator bool() const { return value != 0; }
 };
 
+// One life of a node daemon: 128 random bits that it makes when it starts.
+struct NodeIdentity {
+  uint64_t high = 0, low = 0;
+  auto operator<=>(const NodeIdentity&) const = default;
+};
+
 // A driver or worker, unique within a session and never used again. 0 is nobody. Given out by the node daemon.
 struct ProcessId {
   uint64_t value = 0;
