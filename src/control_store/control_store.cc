@@ -54,6 +54,10 @@ const char* TableName(Table table) {
 
 StoreStatus CheckBatch(const WriteBatch& batch, const StoreLimits& limits) {
   if (batch.writes.empty()) return {StoreCode::kInvalid, "a commit without writes"};
+  if (batch.writes.size() > limits.batch_writes) {
+    return {StoreCode::kInvalid, "a commit of " + std::to_string(batch.writes.size()) + " writes; at most " +
+                                     std::to_string(limits.batch_writes) + " are taken at once"};
+  }
   for (const Write& write : batch.writes) {
     if (!IsTable(static_cast<uint8_t>(write.table))) return {StoreCode::kInvalid, "a write to an unknown table"};
     if (write.key.size() > limits.key_bytes) {

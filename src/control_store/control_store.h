@@ -147,6 +147,7 @@ struct StoreLimits {
   size_t queued_commits = 20'000;
   size_t queued_bytes = size_t{64} << 20;
   size_t batch_bytes = size_t{32} << 20;  // of one commit
+  size_t batch_writes = 100'000;          // Redis takes a million words at once, four for a write
   size_t key_bytes = size_t{64} << 10;
   // Longer than the minute that an outage of Redis may last without anybody noticing.
   int64_t outage_ms = 90'000;

@@ -1,5 +1,6 @@
 // What every control store promises, tried on each of them.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sqlite3.h>
 #include <stdlib.h>
 
@@ -7,6 +8,8 @@
 
 #include "base/clock.h"
 #include "control_store/memory_store.h"
+#include "control_store/redis_server.h"
+#include "control_store/redis_store.h"
 #include "control_store/simulated_store.h"
 #include "control_store/sqlite_store.h"
 #include "control_store/worker_store.h"
@@ -109,6 +112,53 @@ class SimulatedWorld : public World {
   std::vector<SimulatedStore*> stores_;
 };
 
+// Real servers, which are paused and killed.
+class RedisWorld : public World {
+ public:
+  explicit RedisWorld(size_t servers) {
+    for (size_t i = 0; i < servers; ++i) {
+      RedisServerOptions options;
+      options.folder = folder_.path + "/" + std::to_string(i);
+      options.dies_with_us = true;
+      // Both ways to listen.
+      if (i % 2 == 1) options.bind = "127.0.0.1";
+      servers_.push_back(std::move(*RedisServer::Start(loop, options)));
+    }
+  }
+  static bool Installed() { return ::system("command -v redis-server >/dev/null") == 0; }
+  std::unique_ptr<ControlStore> Open(StoreLimits limits) override {
+    RedisStoreOptions options;
+    options.cluster = "test";
+    options.silence_timeout_ms = 1'000;
+    for (const auto& server : servers_) options.servers.push_back(server->address());
+    return std::move(*WorkerStore::Create(loop, std::move(*MakeRedisStore(options)), limits));
+  }
+  void Turn() override {
+    int64_t until_ns = NowNs() + 20'000'000;
+    for (const auto& server : servers_) until_ns = std::min(until_ns, server->next_wakeup_ns());
+    loop.Wait(until_ns);
+    for (const auto& server : servers_) server->Tick(NowNs());
+  }
+  bool CanBeAway() const override { return true; }
+  void GoAway() override {
+    for (const auto& server : servers_) ::kill(server->pid(), SIGSTOP);
+  }
+  void Return() override {
+    for (const auto& server : servers_) ::kill(server->pid(), SIGCONT);
+  }
+  bool CanCrash() const override { return true; }
+  void CrashAndRestart() override {  // the loop starts them again
+    for (const auto& server : servers_) ::kill(server->pid(), SIGKILL);
+  }
+
+ private:
+  TemporaryFolder folder_;
+  std::vector<std::unique_ptr<RedisServer>> servers_;
+};
+std::unique_ptr<World> MakeRedisWorld(size_t servers) {
+  return RedisWorld::Installed() ? std::make_unique<RedisWorld>(servers) : nullptr;
+}
+
 struct Kind {
   const char* name;
   std::unique_ptr<World> (*make)();
@@ -119,6 +169,10 @@ class ControlStoreContract : public testing::TestWithParam<Kind> {
   void SetUp() override {
     world_ = GetParam().make();
     if (!world_) GTEST_SKIP() << "redis-server is not installed";
+    // A server that was just started may not listen yet.
+    auto store = Open();
+    ASSERT_TRUE(Until([&] { return TryLead(*store, {.name = "first of all"}).ok(); }));
+    ASSERT_TRUE(Resign(*store).ok());
   }
 
   template <class Condition>
@@ -598,6 +652,8 @@ TEST_P(ControlStoreContract, ABatchIsWholeWhateverDies) {
 const Kind kKinds[] = {
     {"memory", []() -> std::unique_ptr<World> { return std::make_unique<MemoryWorld>(); }},
     {"sqlite", []() -> std::unique_ptr<World> { return std::make_unique<SqliteWorld>(); }},
+    {"redis", [] { return MakeRedisWorld(1); }},
+    {"three_redis", [] { return MakeRedisWorld(3); }},
     {"simulated", []() -> std::unique_ptr<World> { return std::make_unique<SimulatedWorld>(); }},
 };
 
