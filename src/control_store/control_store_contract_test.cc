@@ -12,12 +12,11 @@
 #include "control_store/redis_store.h"
 #include "control_store/simulated_store.h"
 #include "control_store/sqlite_store.h"
+#include "control_store/store_test_support.h"
 #include "control_store/worker_store.h"
 
 namespace weft::core {
 namespace {
-
-constexpr int64_t kPatienceNs = 30'000'000'000;
 
 // A store's surroundings: where its bytes are, and how that place fails.
 class World {
@@ -32,16 +31,6 @@ class World {
   virtual void CrashAndRestart() {}
 
   EventLoop loop = std::move(*EventLoop::Create());
-};
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    char name[] = "/tmp/weft_store_XXXXXX";
-    path = ::mkdtemp(name);
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path); }
-  std::string path;
 };
 
 class MemoryWorld : public World {
@@ -125,7 +114,6 @@ class RedisWorld : public World {
       servers_.push_back(std::move(*RedisServer::Start(loop, options)));
     }
   }
-  static bool Installed() { return ::system("command -v redis-server >/dev/null") == 0; }
   std::unique_ptr<ControlStore> Open(StoreLimits limits) override {
     RedisStoreOptions options;
     options.cluster = "test";
@@ -156,7 +144,7 @@ class RedisWorld : public World {
   std::vector<std::unique_ptr<RedisServer>> servers_;
 };
 std::unique_ptr<World> MakeRedisWorld(size_t servers) {
-  return RedisWorld::Installed() ? std::make_unique<RedisWorld>(servers) : nullptr;
+  return RedisIsInstalled() ? std::make_unique<RedisWorld>(servers) : nullptr;
 }
 
 struct Kind {

@@ -1,6 +1,5 @@
 #include "control_store/redis_store.h"
 
-#include <hiredis/hiredis.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -158,16 +157,6 @@ Mark ParseMark(std::string_view text) {
   auto first = std::from_chars(text.data(), text.data() + dot, mark.epoch);
   auto second = std::from_chars(text.data() + dot + 1, text.data() + text.size(), mark.number);
   return first.ec == std::errc() && second.ec == std::errc() ? mark : Mark{};
-}
-
-std::string_view Text(const redisReply* reply) {
-  return reply != nullptr && (reply->type == REDIS_REPLY_STRING || reply->type == REDIS_REPLY_STATUS)
-             ? std::string_view(reply->str, reply->len)
-             : std::string_view();
-}
-const redisReply* At(const redisReply* reply, size_t index) {
-  return reply != nullptr && reply->type == REDIS_REPLY_ARRAY && index < reply->elements ? reply->element[index]
-                                                                                         : nullptr;
 }
 
 // Of INFO's lines "field:value".
@@ -347,7 +336,7 @@ class RedisStore : public BlockingStore {
     }
     auto info = ask({"INFO"});
     if (!info.ok()) return info.status();
-    shard.info = Text(info->get());
+    shard.info = info->Text();
     const std::string_view version = InfoField(shard.info, "redis_version");
     int major = 0;
     std::from_chars(version.data(), version.data() + version.size(), major);
@@ -375,8 +364,8 @@ class RedisStore : public BlockingStore {
     }
     for ([[maybe_unused]] const char* script : kScripts) {
       RedisReply reply = connection->Next();
-      if (StoreStatus status = connection->Judge(reply.get()); !status.ok()) return status;
-      connection->scripts.emplace_back(Text(reply.get()));
+      if (StoreStatus status = connection->Judge(reply); !status.ok()) return status;
+      connection->scripts.emplace_back(reply.Text());
     }
     shard.connection = std::move(connection);
     return {};
@@ -393,11 +382,11 @@ class RedisStore : public BlockingStore {
   }
 
   // What a script answered. kHeld stands for 'lost' here, which no caller further up sees.
-  StoreStatus Verdict(size_t shard, const redisReply* reply) const {
+  StoreStatus Verdict(size_t shard, const RedisReply& reply) const {
     if (StoreStatus status = shards_[shard].connection->Judge(reply); !status.ok()) return status;
-    const std::string_view word = Text(At(reply, 0));
+    const std::string_view word = reply.At(0).Text();
     if (word == "done") return {};
-    if (word == "fenced") return Fenced(Text(At(reply, 1)));
+    if (word == "fenced") return Fenced(reply.At(1).Text());
     if (word == "lost") return {StoreCode::kHeld, "lost"};
     return {StoreCode::kCorrupt, options_.servers[shard].Describe() + " gave an answer that its script cannot give"};
   }
@@ -412,7 +401,7 @@ class RedisStore : public BlockingStore {
       return status;
     }
     RedisReply reply = connection->Next();
-    return Verdict(shard, reply.get());
+    return Verdict(shard, reply);
   }
 
   // Once more after a repair, if the server turns out to have lost something.
@@ -500,7 +489,7 @@ class RedisStore : public BlockingStore {
     StoreStatus worst;
     for (size_t i : asked) {
       RedisReply reply = shards_[i].connection->Next();
-      StoreStatus status = Verdict(i, reply.get());
+      StoreStatus status = Verdict(i, reply);
       if (status.ok()) {
         pending.done[i] = true;
         shards_[i].applied = mark;
@@ -659,12 +648,12 @@ class RedisStore : public BlockingStore {
       auto fence = Ask(i, {"HMGET", Key("fence"), "epoch", "holder", "layout", "format"});
       if (!fence.ok()) return fence.status();
       uint64_t epoch = 0;
-      std::string_view text = Text(At(fence->get(), 0));
+      std::string_view text = fence->At(0).Text();
       std::from_chars(text.data(), text.data() + text.size(), epoch);
       least_epoch = std::max(least_epoch, epoch + 1);
-      if (i == 0) former = Text(At(fence->get(), 1));
-      layout = Text(At(fence->get(), 2));
-      format = Text(At(fence->get(), 3));
+      if (i == 0) former = fence->At(1).Text();
+      layout = fence->At(2).Text();
+      format = fence->At(3).Text();
       if (!format.empty() && format != kFormat) {
         return {StoreCode::kRefused, options_.servers[i].Describe() + " has tables of format " + format +
                                          ", written by another version of weft; this one reads " + kFormat};
@@ -677,7 +666,7 @@ class RedisStore : public BlockingStore {
     }
     auto lease = Ask(0, {"GET", Key("lease")});
     if (!lease.ok()) return lease.status();
-    if ((*lease)->type != REDIS_REPLY_NIL || former.empty()) {
+    if (lease->type != RedisReply::kNil || former.empty()) {
       free_since_ns_ = -1;  // held, or given up in order: the script decides
     } else {
       if (free_since_ns_ < 0) free_since_ns_ = NowNs();
@@ -702,12 +691,12 @@ class RedisStore : public BlockingStore {
       return words;
     }());
     if (!taken.ok()) return taken.status();
-    if (Text(At(taken->get(), 0)) == "held") {
-      return {StoreCode::kHeld, "another head ('" + std::string(Text(At(taken->get(), 2))) + "') leads in " +
+    if (taken->At(0).Text() == "held") {
+      return {StoreCode::kHeld, "another head ('" + std::string(taken->At(2).Text()) + "') leads in " +
                                     options_.servers[0].Describe() + "; its lease has " +
-                                    std::string(Text(At(taken->get(), 1))) + " ms left"};
+                                    std::string(taken->At(1).Text()) + " ms left"};
     }
-    const std::string_view epoch = Text(At(taken->get(), 1));
+    const std::string_view epoch = taken->At(1).Text();
     std::from_chars(epoch.data(), epoch.data() + epoch.size(), epoch_);
     if (epoch_ == 0) return {StoreCode::kCorrupt, options_.servers[0].Describe() + " gave no epoch"};
     number_ = 0;
@@ -726,9 +715,9 @@ class RedisStore : public BlockingStore {
     for (size_t i = 0; i < shards_.size(); ++i) {
       auto marks = Ask(i, {"HMGET", Key("fence"), "applied", "journalled"});
       if (!marks.ok()) return marks.status();
-      shards_[i].applied = Text(At(marks->get(), 0));
+      shards_[i].applied = marks->At(0).Text();
       shards_[i].doubtful = false;
-      if (i == 0) journalled_ = Text(At(marks->get(), 1));
+      if (i == 0) journalled_ = marks->At(1).Text();
     }
     if (StoreStatus status = FinishJournal(); !status.ok()) return status;
     for (size_t i = 0; i < shards_.size(); ++i) {
@@ -747,7 +736,7 @@ class RedisStore : public BlockingStore {
       return status;
     }
     RedisReply reply = connection->Next();
-    if (StoreStatus status = connection->Judge(reply.get()); !status.ok()) return status;
+    if (StoreStatus status = connection->Judge(reply); !status.ok()) return status;
     return reply;
   }
 
@@ -755,10 +744,10 @@ class RedisStore : public BlockingStore {
   StoreStatus FinishJournal() {
     auto reply = Ask(0, {"GET", Key("journal")});
     if (!reply.ok()) return reply.status();
-    if ((*reply)->type == REDIS_REPLY_NIL) return {};
+    if (reply->type == RedisReply::kNil) return {};
     std::string mark_text;
     std::vector<Part> parts;
-    if (!DecodeJournal(Text(reply->get()), mark_text, parts) || parts.size() != shards_.size()) {
+    if (!DecodeJournal(reply->Text(), mark_text, parts) || parts.size() != shards_.size()) {
       return {StoreCode::kCorrupt, options_.servers[0].Describe() + " has a journal that no head has written; delete " +
                                        Key("journal") + " if the last commit may be lost"};
     }
@@ -772,7 +761,7 @@ class RedisStore : public BlockingStore {
         return status;
       }
       RedisReply answer = connection->Next();
-      StoreStatus status = Verdict(i, answer.get());
+      StoreStatus status = Verdict(i, answer);
       if (!status.ok()) return status.code() == StoreCode::kHeld ? LostAgain(i) : status;
       shards_[i].applied = mark_text;
     }
@@ -786,15 +775,15 @@ class RedisStore : public BlockingStore {
       do {
         auto reply = Ask(shard, {"HSCAN", tables_[number - 1u], cursor, "COUNT", std::to_string(kScanCount)});
         if (!reply.ok()) return reply.status();
-        cursor = Text(At(reply->get(), 0));
-        const redisReply* items = At(reply->get(), 1);
-        if (cursor.empty() || items == nullptr || items->type != REDIS_REPLY_ARRAY) {
+        cursor = reply->At(0).Text();
+        const RedisReply& list = reply->At(1);
+        if (cursor.empty() || list.type != RedisReply::kArray) {
           return {StoreCode::kCorrupt, options_.servers[shard].Describe() + " does not list its table"};
         }
-        for (size_t i = 0; i + 1 < items->elements; i += 2) {
-          const std::string_view key = Text(items->element[i]);
+        for (size_t i = 0; i + 1 < list.items.size(); i += 2) {
+          const std::string_view key = list.items[i].Text();
           if (ShardOf(table, key) != shard) continue;  // not ours: nobody of weft writes it here
-          copy_[{table, std::string(key)}] = Text(items->element[i + 1]);
+          copy_[{table, std::string(key)}] = list.items[i + 1].Text();
         }
       } while (cursor != "0");
     }

@@ -18,8 +18,9 @@
 namespace weft::core {
 namespace {
 
-// In the child, which shares the parent's memory until it executes: nothing but system calls.
-[[noreturn]] void Execute(char* const* argv, int socket, const sigset_t* old, int* error) {
+// In the child, which shares the parent's memory until it executes: nothing but system calls. The error is volatile:
+// for the compiler nobody reads it after _exit.
+[[noreturn]] void Execute(char* const* argv, int socket, const sigset_t* old, volatile int* error) {
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   sigprocmask(SIG_SETMASK, old, nullptr);
   if (socket == 3) {
@@ -35,7 +36,7 @@ namespace {
 
 // As above; the three standard descriptors are given.
 [[noreturn]] void ExecuteProgram(char* const* argv, int input, int output, pid_t parent, const sigset_t* old,
-                                 int* error) {
+                                 volatile int* error) {
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   sigprocmask(SIG_SETMASK, old, nullptr);
   if (parent != 0) {
@@ -63,7 +64,7 @@ Result<pid_t> SpawnWithSocket(const std::vector<std::string>& command, int socke
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   pid_t pid = ::vfork();
-  if (pid == 0) Execute(argv.data(), socket, &old, const_cast<int*>(&error));
+  if (pid == 0) Execute(argv.data(), socket, &old, &error);
   int fork_error = errno;
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   if (pid < 0) {
@@ -93,7 +94,7 @@ Result<pid_t> SpawnProgram(const std::vector<std::string>& command, int output, 
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   pid_t pid = ::vfork();
-  if (pid == 0) ExecuteProgram(argv.data(), input.get(), target.get(), parent, &old, const_cast<int*>(&error));
+  if (pid == 0) ExecuteProgram(argv.data(), input.get(), target.get(), parent, &old, &error);
   int fork_error = errno;
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   if (pid < 0) {
