@@ -164,6 +164,7 @@ class NodeDaemon {
   // Workers that have resumed take their lent CPUs back before anything is decided.
   void RereadBlockedFlags();
   bool OpenChannel(Process& submitter, Process& worker);
+  bool OpenStream(Process& submitter, Process& worker);
   std::optional<uint32_t> TakeSlot(Process& process);
 
   // ---- lives
@@ -237,6 +238,7 @@ class NodeDaemon {
   bool keep_events_ = true;
   int64_t started_ns_ = 0;
 
+  std::string test_streams_;  // WEFT_STREAM_CHANNELS, for tests: processes of this node get streams ("tcp": over TCP)
   uint64_t descriptor_limit_ = 1024;
   int64_t leaving_until_ns_ = 0;  // not 0: the driver has said farewell, and workers may leave in order until then
   bool ended_ = false;
