@@ -1,4 +1,5 @@
-// The node daemon of a private session: serves one driver and the workers that it starts, and ends with the driver.
+// The node daemon: serves drivers and the workers that it starts for them. That of a private session serves one driver
+// and ends with it.
 //
 // One thread, one loop, no mutex. It decides nothing itself: leases are the LocalScheduler's business, actors the
 // ActorDirectory's, starting workers the WorkerPool's, memory the MemoryBudget's; this class carries messages between
@@ -25,10 +26,9 @@
 
 #include "base/result.h"
 #include "head/actor_directory.h"
+#include "node/job.h"
 #include "node/observers.h"
-#include "node/worker_output.h"
 #include "node/worker_pool.h"
-#include "node/zygote.h"
 #include "object_store/memory_budget.h"
 #include "object_store/segment_keeper.h"
 #include "os/event_loop.h"
@@ -69,6 +69,8 @@ class NodeDaemon {
     ProcessId id;
     Stage stage = Stage::kConnecting;
     bool is_driver = false;
+    ProcessId job;       // its driver's number
+    bool guest = false;  // see WorkerKind
     std::unique_ptr<MessageStream> stream;
     EventLoop::WatchId watch = 0;
     std::set<ProcessId> waits_for;  // not read from until these take what it sent them
@@ -92,6 +94,11 @@ class NodeDaemon {
     SharedFd events;          // its event log; none if events are switched off
     OutputTail output[2];     // stdout, stderr
   };
+
+  // Time for an exit status to arrive after the socket has ended; then the process is killed, which a process that
+  // only closed its descriptors needs; then its death is announced in any case. In sum well under a second.
+  static constexpr int64_t kStatusWaitNs = 150'000'000;
+  static constexpr int64_t kKillWaitNs = 300'000'000;
 
   explicit NodeDaemon(EventLoop loop);
 
@@ -138,9 +145,8 @@ class NodeDaemon {
   void Perform(const RecallLease& action);
   void Perform(const RefuseLeases& action);
   void Perform(const WantWorkers& action);
-  bool IsGuest(ProcessId worker) const;
+  // Of a worker that is known.
   WorkerPool& PoolOf(ProcessId worker);
-  const std::vector<std::string>& ZygoteCommand() const;
   void Perform(const SetDemand& action);
   void Perform(const KillWorker& action);
   void Perform(const GrantActor& action);
@@ -168,11 +174,11 @@ class NodeDaemon {
   std::optional<uint32_t> TakeSlot(Process& process);
 
   // ---- lives
-  Status Launch(ProcessId worker);
-  Status EnsureZygote();
+  Status Launch(ProcessId worker, const WorkerKind& kind);
+  Status EnsureZygote(Job& job);
   void AdoptClaimedPid(Process& process);
-  void OnZygoteEvent();
-  void ZygoteEnded(int status);
+  void OnZygoteEvent(Job& job);
+  void ZygoteEnded(Job& job, int status);
   void OnSignal();
   void ReapChildren();
   void OnExit(pid_t pid, int status);
@@ -182,7 +188,10 @@ class NodeDaemon {
   void CheckClosing();
   std::string DescribeDeath(const Process& process) const;
   void EndSession(int exit_code);
-  void LeaveWhenAlone();
+  void LeaveWhenAlone(Job& job);
+  // Its driver has gone, or must go: all that is the job's ends. A private session ends with it.
+  void EndJob(ProcessId driver, int exit_code);
+  void ForgetEndedJobs();
   void KillEverything();
 
   void TellOfActorsThatEndWith(const Process& process, const std::string& how);
@@ -202,6 +211,9 @@ class NodeDaemon {
 
   int64_t NextDeadline() const;
   Process* Find(ProcessId id);
+  Job* FindJob(ProcessId driver);
+  void SetUp(ResourceAmounts resources, uint64_t store_bytes);
+  Job& OpenJob(ProcessId driver, OpenSession session);
 
   EventLoop loop_;
   UniqueFd signals_;
@@ -210,13 +222,13 @@ class NodeDaemon {
   std::map<ProcessId, std::string> deaths_;  // how processes died, the latest ones
   std::set<ProcessId> unflushed_;
   std::set<ProcessId> closing_;
-  uint64_t last_number_ = 1;  // the highest number given to a process
+  uint64_t next_number_ = 1;  // for a process
+  bool lasting_ = false;      // does not end with a driver
+  ResourceAmounts resources_;
+  std::map<ProcessId, std::unique_ptr<Job>> jobs_;  // by driver
 
-  std::optional<OpenSession> session_;
   std::unique_ptr<LocalScheduler> scheduler_;
   ActorDirectory directory_;
-  std::unique_ptr<WorkerPool> pool_;
-  std::unique_ptr<WorkerPool> guest_pool_;  // Python workers in the session of a C++ program; nullptr: none can be had
   std::unique_ptr<MemoryBudget> budget_;
   SegmentKeeper segments_;
   std::vector<SchedulerAction> scheduler_actions_;
@@ -225,13 +237,7 @@ class NodeDaemon {
   std::vector<MemoryBudget::Action> budget_actions_;
   bool settling_ = false;
 
-  std::unique_ptr<Zygote> zygote_;
-  EventLoop::WatchId zygote_watch_ = 0;
-  EventLoop::WatchId zygote_output_watch_ = 0;
-  int64_t zygote_started_ns_ = 0;
   UniqueFd null_;
-
-  WorkerOutputs outputs_;
 
   std::unique_ptr<Observers> observers_;
   std::deque<DeadProcess> dead_;  // the latest ones
@@ -240,7 +246,6 @@ class NodeDaemon {
 
   std::string test_streams_;  // WEFT_STREAM_CHANNELS, for tests: processes of this node get streams ("tcp": over TCP)
   uint64_t descriptor_limit_ = 1024;
-  int64_t leaving_until_ns_ = 0;  // not 0: the driver has said farewell, and workers may leave in order until then
   bool ended_ = false;
   int exit_code_ = 0;
 };

@@ -30,6 +30,14 @@ struct LeaseId {
   auto operator<=>(const LeaseId&) const = default;
 };
 
+// Workers that can stand in for each other: those of one job (named by its driver), and of them the guests, Python
+// workers in the job of a C++ program, or the others.
+struct WorkerKind {
+  ProcessId job;
+  bool guest = false;
+  auto operator<=>(const WorkerKind&) const = default;
+};
+
 // A block of shared memory. Each process writes into at most one segment, and the segment has the writer's number.
 struct SegmentId {
   uint64_t value = 0;
