@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/check.h"
 #include "base/clock.h"
@@ -87,6 +88,7 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Prepare() {
   if (!watch) return watch.error();
 
   daemon->ListenForObservers();
+  if (const char* streams = std::getenv("WEFT_STREAM_CHANNELS")) daemon->test_streams_ = streams;
   return daemon;
 }
 
@@ -647,6 +649,7 @@ void NodeDaemon::Perform(const GrantLease& action) {
 
 bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
   if (submitter.peers.contains({worker.id, true})) return true;
+  if (!test_streams_.empty()) return OpenStream(submitter, worker);
   auto memory = CreateChannelMemory();
   if (!memory) return false;
   auto submitter_slot = TakeSlot(submitter);
@@ -661,6 +664,23 @@ bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
   worker.peers[{submitter.id, false}] = Peer{*worker_slot, *submitter_slot};
   Send(worker, ChannelOpened{submitter.id, *worker_slot, *submitter_slot, 0}, {shared, submitter.doorbell_fd});
   Send(submitter, ChannelOpened{worker.id, *submitter_slot, *worker_slot, 1}, {shared, worker.doorbell_fd});
+  return true;
+}
+
+bool NodeDaemon::OpenStream(Process& submitter, Process& worker) {
+  auto pair = test_streams_ == "tcp" ? LoopbackTcpPair() : StreamSocketPair(Blocking::kNo);
+  if (!pair) return false;
+  auto submitter_slot = TakeSlot(submitter);
+  auto worker_slot = TakeSlot(worker);
+  if (!submitter_slot || !worker_slot) {
+    if (submitter_slot) submitter.freed_slots.push_back(*submitter_slot);
+    if (worker_slot) worker.freed_slots.push_back(*worker_slot);
+    return false;
+  }
+  submitter.peers[{worker.id, true}] = Peer{*submitter_slot, *worker_slot};
+  worker.peers[{submitter.id, false}] = Peer{*worker_slot, *submitter_slot};
+  Send(worker, StreamOpened{submitter.id, *worker_slot, 0}, {ShareFd(std::move(pair->first))});
+  Send(submitter, StreamOpened{worker.id, *submitter_slot, 1}, {ShareFd(std::move(pair->second))});
   return true;
 }
 

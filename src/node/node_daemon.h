@@ -179,6 +179,7 @@ class NodeDaemon {
   // Workers that have resumed take their lent CPUs back before anything is decided.
   void RereadBlockedFlags();
   bool OpenChannel(Process& submitter, Process& worker);
+  bool OpenStream(Process& submitter, Process& worker);
   std::optional<uint32_t> TakeSlot(Process& process);
 
   // ---- lives
@@ -254,6 +255,7 @@ class NodeDaemon {
   bool keep_events_ = true;
   int64_t started_ns_ = 0;
 
+  std::string test_streams_;  // WEFT_STREAM_CHANNELS, for tests: processes of this node get streams ("tcp": over TCP)
   uint64_t descriptor_limit_ = 1024;
   bool ended_ = false;
   int exit_code_ = 0;

@@ -60,6 +60,10 @@ void Fields(V& v, ChannelOpened& m) {
   v(m.peer, m.own_slot, m.peer_slot, m.first_side);
 }
 template <class V>
+void Fields(V& v, StreamOpened& m) {
+  v(m.peer, m.own_slot, m.first_side);
+}
+template <class V>
 void Fields(V& v, LeaseGranted& m) {
   v(m.shape, m.lease, m.worker, m.gpus);
 }

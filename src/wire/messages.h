@@ -149,6 +149,11 @@ struct ChannelOpened {  // with two descriptors: the channel's memory and the pe
   uint32_t peer_slot = 0;  // bit in the peer's
   uint8_t first_side = 0;  // 1 for the submitter, which uses the first ring to send
 };
+struct StreamOpened {  // with one descriptor: a connected stream socket, instead of a channel in shared memory
+  ProcessId peer;
+  uint32_t own_slot = 0;   // bit in this process's doorbell bitmap
+  uint8_t first_side = 0;  // 1 for the submitter
+};
 // GPUs by number, with the amount of each.
 using AssignedGpus = std::vector<std::pair<uint32_t, int64_t>>;
 
@@ -297,7 +302,7 @@ using Message =
                  ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
-                 ShapeAnswer, KeepActor, SessionRefused>;
+                 ShapeAnswer, KeepActor, SessionRefused, StreamOpened>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);
