@@ -144,7 +144,23 @@ struct AsyncPromise<void> : AsyncPromiseBase<void> {
 
 }  // namespace detail
 
-// Calls back with the Result, once it is there, on weft's thread. What the callback throws ends the program.
+namespace detail {
+
+// Of one that is resolved, or whose session has ended.
+template <class T>
+Result<Decoded<T>> TryReadAtEnd(const Ref<T>& ref) {
+  try {
+    RefAccess::Checked(ref);
+    return TryRead(ref);
+  } catch (const WeftError& error) {
+    return Failure{.name = "WeftError", .message = error.what()};
+  }
+}
+
+}  // namespace detail
+
+// Calls back with the Result, once it is there, on weft's thread; if the session ends before, with that failure. What
+// the callback throws ends the program.
 template <class T, class Callback>
 void on_ready(Ref<T> ref, Callback callback) {
   struct Waiting {
@@ -157,7 +173,7 @@ void on_ready(Ref<T> ref, Callback callback) {
       object,
       [](void* context) {
         std::unique_ptr<Waiting> owned(static_cast<Waiting*>(context));
-        owned->callback(detail::TryRead(owned->ref));
+        owned->callback(detail::TryReadAtEnd(owned->ref));
       },
       waiting.get());
   waiting.release();
