@@ -42,10 +42,14 @@ def _checked(name: str, parameters: tuple, args: tuple, kwargs: dict) -> tuple:
         )
     if "weft.ObjectRef" not in parameters:
         return args
-    # One that asks for the reference itself: inside a list it stays one.
+    return keep_references([kind == "weft.ObjectRef" for kind in parameters], args)
+
+
+def keep_references(asked: list, args: tuple) -> tuple:
+    """The arguments, so that those stay references for which that is asked: inside a list they do."""
     return tuple(
-        [value] if kind == "weft.ObjectRef" and isinstance(value, _core.ObjectRef) else value
-        for kind, value in zip(parameters, args)
+        [value] if as_reference and isinstance(value, _core.ObjectRef) else value
+        for as_reference, value in zip(asked, args)
     )
 
 

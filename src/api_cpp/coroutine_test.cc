@@ -1,14 +1,17 @@
 // co_await and on_ready, in sessions whose workers are this test program; also when one of them ends the session.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "weft/weft.h"
@@ -56,6 +59,45 @@ TEST_F(Coroutines, WaitForRefs) {
   std::vector<weft::Async<int>> many;
   for (int i = 0; i < 100; ++i) many.push_back(Chain(weft::put(i), 3));
   for (int i = 0; i < 100; ++i) EXPECT_EQ(many[static_cast<size_t>(i)].get(), 8 * i + 3);
+}
+
+int ChainInATask(int x, int depth) {
+  if (depth > 0) return weft::get(weft::remote<ChainInATask>(x, depth - 1));
+  return Chain(weft::put(x), 3).get();
+}
+weft::Async<int> Nested(int depth);
+int NestedInATask(int depth) { return Nested(depth).get(); }
+weft::Async<int> Nested(int depth) {
+  if (depth == 0) co_return 0;
+  co_return 1 + co_await weft::remote<NestedInATask>(depth - 1);
+}
+weft::Async<int> Forever(weft::Actor<Sleeper> sleeper) { co_return co_await sleeper.call<&Sleeper::sleep>(); }
+int WaitsForever(weft::Actor<Sleeper> sleeper, std::string mark) {
+  auto forever = Forever(sleeper);
+  std::ofstream(mark) << "x";
+  return forever.get();
+}
+
+// A task that waits for a coroutine leaves its CPU to what the coroutine waits for.
+TEST(CoroutinesInTasks, LeaveTheCpuToOthers) {
+  auto session = weft::init({.num_cpus = 1, .log_to_driver = false});
+  std::vector<weft::Ref<int>> refs;
+  for (int i = 0; i < 20; ++i) refs.push_back(weft::remote<ChainInATask>(i, i % 2));
+  auto values = weft::get(refs);
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(values[static_cast<size_t>(i)], 8 * i + 3);
+  EXPECT_EQ(weft::get(weft::remote<NestedInATask>(6)), 6);
+}
+
+TEST(CoroutinesInTasks, AreCancelledWithThem) {
+  auto session = weft::init({.num_cpus = 1, .log_to_driver = false});
+  auto sleeper = weft::actor<Sleeper>();
+  std::string mark = ::testing::TempDir() + "weft_coroutine_" + std::to_string(getpid());
+  auto waits = weft::remote<WaitsForever>(sleeper, mark);
+  auto deadline = std::chrono::steady_clock::now() + 20s;
+  while (access(mark.c_str(), F_OK) != 0 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  weft::cancel(waits);
+  EXPECT_THROW(weft::get(waits, 20s), weft::TaskCancelledError);
+  unlink(mark.c_str());
 }
 
 TEST_F(Coroutines, AreToldOfTheEnd) {

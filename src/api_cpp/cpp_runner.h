@@ -114,5 +114,7 @@ extern CppRunner* g_runner;  // in a worker
 
 // In a worker of another language: C++'s half of it. Neither the session nor the runner is ever freed.
 CppRunner* JoinSession(Runtime& runtime, const std::string& name_space, core::Executor& executor);
+// When the worker is about to leave: destroys the actor, and tells the coroutines that wait of the end.
+void LeaveSession();
 
 }  // namespace weft::detail

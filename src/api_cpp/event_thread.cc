@@ -31,8 +31,8 @@ void Print(const core::RuntimeEvent& event) {
 
 }  // namespace
 
-std::shared_ptr<EventThread> EventThread::Start(Runtime& runtime) {
-  std::shared_ptr<EventThread> self(new EventThread(runtime));
+std::shared_ptr<EventThread> EventThread::Start(Runtime& runtime, core::Receiver receiver) {
+  std::shared_ptr<EventThread> self(new EventThread(runtime, receiver));
   // Signals are for the program's own threads.
   sigset_t all, old;
   sigfillset(&all);
@@ -74,12 +74,12 @@ void EventThread::CallWhenReady(Object* object, void (*function)(void* context),
     }
     due_.insert(callback);
   }
-  runtime_.CallWhenReady(object, callback);
+  runtime_.CallWhenReady(object, callback, receiver_);
 }
 
 void EventThread::Loop() {
   core::RuntimeEvent event;
-  while (runtime_.NextEvent(&event)) {
+  while (runtime_.NextEvent(&event, receiver_)) {
     if (event.kind == core::RuntimeEvent::kOutput) Print(event);
     if (event.kind != core::RuntimeEvent::kReady) continue;
     runtime_.DropReference(event.object);  // whoever asked keeps it
@@ -97,7 +97,10 @@ void EventThread::Loop() {
 std::shared_ptr<EventThread> StartEvents(SessionState& state) {
   std::lock_guard lock(state.events_mutex);
   if (state.events_ended) throw WeftError("the session has ended (it was shut down)");
-  if (!state.events) state.events = EventThread::Start(*state.runtime);
+  if (!state.events) {
+    auto receiver = state.hosted ? core::Receiver::kHosted : core::Receiver::kFrontEnd;
+    state.events = EventThread::Start(*state.runtime, receiver);
+  }
   return state.events;
 }
 
@@ -112,11 +115,7 @@ void StopEvents(SessionState& state) {
 }
 
 void CallWhenReady(Object* object, void (*callback)(void* context), void* context) {
-  SessionState& state = NeedSession();
-  if (state.hosted) {
-    throw WeftError("co_await and on_ready do not work in a C++ task that runs in a Python worker: use get or wait");
-  }
-  StartEvents(state)->CallWhenReady(object, callback, context);
+  StartEvents(NeedSession())->CallWhenReady(object, callback, context);
 }
 
 }  // namespace weft::detail

@@ -4,6 +4,8 @@
 // Started when first needed. Stop from any thread, also from a callback; each callback that is still due is then made,
 // once the runtime has stopped, and finds that the session has ended. The thread keeps this object, and after Stop
 // looks at nothing else: what a callback has ended may be freed when it returns.
+//
+// In a worker of another language, whose front end takes the runtime's events, it takes those that are for C++ alone.
 #pragma once
 
 #include <memory>
@@ -17,8 +19,8 @@ namespace weft::detail {
 
 class EventThread {
  public:
-  static std::shared_ptr<EventThread> Start(Runtime& runtime);
-  void Stop();  // once; the runtime has stopped and is still there
+  static std::shared_ptr<EventThread> Start(Runtime& runtime, core::Receiver receiver);
+  void Stop();  // once; the runtime has stopped, or ended these events, and is still there
   // Throws WeftError if it was stopped.
   void CallWhenReady(Object* object, void (*function)(void* context), void* context);
 
@@ -27,11 +29,12 @@ class EventThread {
     void (*function)(void* context);
     void* context;
   };
-  explicit EventThread(Runtime& runtime) : runtime_(runtime) {}
+  EventThread(Runtime& runtime, core::Receiver receiver) : runtime_(runtime), receiver_(receiver) {}
   void Loop();
   static void Call(Callback* callback);
 
   Runtime& runtime_;  // not looked at after Stop
+  const core::Receiver receiver_;
   std::mutex mutex_;
   std::unordered_set<Callback*> due_;
   bool stopped_ = false;

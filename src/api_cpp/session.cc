@@ -227,6 +227,13 @@ CppRunner* JoinSession(Runtime& runtime, const std::string& name_space, core::Ex
   return g_runner;
 }
 
+void LeaveSession() {
+  g_runner->DestroyInstance();  // while it can still use weft
+  SessionState* state = g_session.exchange(nullptr);
+  state->runtime->EndEvents(core::Receiver::kHosted);
+  StopEvents(*state);
+}
+
 SessionState& NeedSession() {
   SessionState* state = g_session.load(std::memory_order_acquire);
   if (state && !Runtime::forked()) [[likely]]

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import weft
 import weft.cpp
+from helpers import wait_until
 from weft.exceptions import ActorDiedError, TaskCancelledError, TaskError, WeftError, WorkerCrashedError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -129,6 +130,68 @@ def test_a_running_task_is_cancelled(tasks):
     weft.cancel(sleeping)
     with pytest.raises(TaskCancelledError):
         weft.get(sleeping)
+
+
+@weft.remote
+def after(path, value):
+    """The value, once the file is there."""
+    wait_until(Path(path).exists, what="the test says go")
+    return value
+
+
+def test_coroutines_and_callbacks_in_python_workers(tasks, tmp_path):
+    assert weft.get(tasks.awaits.remote(50)) == 10 * (sum(range(50)) + 3)
+    assert weft.get(tasks.awaits_ref.remote(weft.put(7))) == 7
+    assert weft.get(tasks.calls_back.remote(weft.put(8))) == "8"
+    assert weft.get(tasks.calls_back.remote(tasks.fail.remote("no"))) == "TaskError"
+    with pytest.raises(TaskError, match="std::out_of_range: no"):
+        weft.get(tasks.awaits_ref.remote(tasks.fail.remote("no")))
+    gatherer = tasks.Gatherer.remote("")
+    weft.get([gatherer.add.remote(after.remote(str(tmp_path / "go"), 10)), gatherer.add.remote(weft.put(1))])
+    wait_until(lambda: weft.get(gatherer.taken.remote()) == 1, what="the value that was there")
+    (tmp_path / "go").touch()
+    wait_until(lambda: weft.get(gatherer.taken.remote()) == 2, what="the other")
+    assert weft.get(gatherer.sum.remote()) == 11
+
+
+def test_tasks_that_await_leave_their_cpu(no_session):
+    with weft.init(num_cpus=1):
+        tasks = weft.cpp.library(BUILT / "libweft_test_tasks.so")
+        assert weft.get([tasks.awaits.remote(20) for _ in range(5)]) == [10 * (sum(range(20)) + 3)] * 5
+
+
+def test_coroutines_do_not_disturb_the_futures_of_python(tasks, tmp_path):
+    """The two languages' callbacks, in the same workers at the same time."""
+
+    @weft.remote
+    def mixed(library, count):
+        cpp = [library.add.remote(i, 1) for i in range(count)]
+        futures = [ref.future() for ref in cpp]
+        inner = weft.get([library.awaits.remote(10) for _ in range(3)])
+        weft.wait(cpp, num_returns=count)  # leaves the CPU to them, which a future does not
+        return sum(future.result(30) for future in futures), inner
+
+    expected = (sum(range(1, 51)), [10 * (sum(range(10)) + 3)] * 3)
+    for _ in range(3):
+        assert weft.get([mixed.remote(tasks, 50) for _ in range(4)]) == [expected] * 4
+        assert weft.get([tasks.awaits.remote(5) for _ in range(4)]) == [10 * (sum(range(5)) + 3)] * 4
+
+
+def test_coroutines_in_python_workers_are_told_of_the_end(tasks, tmp_path):
+    mark = tmp_path / "mark"
+    gatherer = tasks.Gatherer.remote(str(mark))
+    weft.get(gatherer.add.remote(after.remote(str(tmp_path / "never"), 1)))
+    del gatherer
+    wait_until(mark.exists, what="the coroutine is told")
+    assert "no session is open" in mark.read_text()
+
+
+def test_a_task_that_waits_for_a_coroutine_is_cancelled(tasks, tmp_path):
+    waits = tasks.awaits_ref.remote(after.remote(str(tmp_path / "never"), 1))
+    weft.get(tasks.add.remote(1, 1))
+    weft.cancel(waits)
+    with pytest.raises(TaskCancelledError):
+        weft.get(waits)
 
 
 def test_stubs_are_typed(tasks, tmp_path):
