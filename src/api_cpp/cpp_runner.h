@@ -37,6 +37,7 @@ struct CppCall {
   FunctionRecord* function = nullptr;
   void* storage = nullptr;  // of the arguments; nullptr: they are gone, or were never made
   std::string failed;       // not empty: what went wrong before the call
+  bool refused = false;     // that is a system error
   core::ProcessId submitter;
   uint64_t task = 0;
   std::atomic<uint64_t> execution{0};

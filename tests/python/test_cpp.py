@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +15,15 @@ import numpy as np
 import pytest
 import weft
 import weft.cpp
-from helpers import wait_until
-from weft.exceptions import ActorDiedError, TaskCancelledError, TaskError, WeftError, WorkerCrashedError
+from helpers import TAG, tagged_processes, wait_until
+from weft.exceptions import (
+    ActorDiedError,
+    TaskCancelledError,
+    TaskError,
+    VersionMismatchError,
+    WeftError,
+    WorkerCrashedError,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = ROOT / "build" / "release" / "tests" / "cpp" / "library"
@@ -234,6 +244,106 @@ def test_cpp_calls_python():
     assert seen["asyncio"] == "went"
     assert "decrement" in seen["missing"]
     assert seen["killed"] == "ActorDiedError"
+
+
+def test_python_workers_of_a_cpp_session_are_killed(tmp_path):
+    tag = f"{os.getpid()}-{tmp_path.name}"
+    done = subprocess.run(
+        [BUILT / "weft_test_python_faults", tmp_path],
+        cwd=ROOT / "tests" / "python" / "cpp_calls",
+        env=dict(os.environ, WEFT_PYTHON=sys.executable, **{TAG: tag}),
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    seen = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line and not line.startswith("("))
+    assert done.returncode == 0, (seen, done.stderr)
+    assert re.match(
+        r"WorkerCrashedError the worker that ran task 'hold' \(pid \d+\) was killed by signal 9", seen["worker"]
+    )
+    assert seen["retried"] == "again"
+    assert seen["nested"].startswith("WorkerCrashedError")
+    assert seen["actor"] == "ActorDiedError"
+    assert seen["restarted"] == "6"
+    assert seen["elsewhere"] == "yes"
+    assert seen["survivor"] == "went"
+    assert seen["later"] == "8"
+    assert seen["another zygote"] == "yes"
+    assert seen["both"] == "again"
+    assert seen["cpp"] == "again"
+    wait_until(lambda: not tagged_processes(tag), what="nothing is left")
+
+
+def build_id(path):
+    """As the linker wrote it into the file."""
+    data = path.read_bytes()
+    at = data.index(b"\x04\0\0\0\x14\0\0\0\x03\0\0\0GNU\0") + 16
+    return data[at : at + 20].hex()
+
+
+def test_two_builds_of_a_library_are_not_confused(no_session, tmp_path):
+    paths = [shutil.copy(BUILT / f"libweft_test_version_{n}.so", tmp_path / f"build_{n}.so") for n in (1, 2)]
+    with weft.init(num_cpus=1):  # one worker, which loads both
+        first, second = (weft.cpp.library(path) for path in paths)
+        for _ in range(3):
+            assert weft.get([first.version.remote(), second.version.remote()]) == [1, 2]
+            assert weft.get([first.scaled.remote(10), second.scaled.remote(10)]) == [10, 20]
+        actors = [library.Versioned.remote(5) for library in (second, first)]
+        assert weft.get([actor.version.remote() for actor in actors]) == [2, 1]
+        assert weft.get([actor.add.remote(1) for actor in actors]) == [7, 6]
+
+        @weft.remote(num_cpus=0, max_concurrency=1)
+        class Both:  # a process that has both, before it makes an actor of one
+            def made(self, first, second):
+                assert weft.get([second.version.remote(), first.version.remote()]) == [2, 1]
+                return [first.Versioned.remote(1), second.Versioned.remote(1)]
+
+        made = weft.get(Both.remote().made.remote(first, second))
+        assert weft.get([actor.add.remote(10) for actor in made]) == [11, 21]
+
+
+def test_a_library_that_is_built_anew_is_refused(no_session, tmp_path):
+    path = tmp_path / "libversion.so"
+    shutil.copy(BUILT / "libweft_test_version_1.so", path)
+    builds = [build_id(BUILT / f"libweft_test_version_{n}.so") for n in (1, 2)]
+    with weft.init(num_cpus=1):
+        library = weft.cpp.library(path)
+        actor = library.Versioned.options(max_restarts=1).remote(5)
+        assert weft.get([library.version.remote(), actor.version.remote()]) == [1, 1]
+        # As compilers and installers do it: another file under the same name.
+        shutil.copy(BUILT / "libweft_test_version_2.so", tmp_path / "new.so")
+        os.rename(tmp_path / "new.so", path)
+        # Who has loaded it goes on with what it has.
+        assert weft.get([actor.version.remote(), actor.add.remote(1)]) == [1, 6]
+        assert weft.cpp.library(path) is library
+        # Who has not refuses; nobody calls what is in the other build.
+        said = f"built anew since \\(the caller has build {builds[0]}, this worker found build {builds[1]}\\)"
+
+        @weft.remote(max_retries=0)
+        def die():
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def task_is_refused():
+            with pytest.raises(WorkerCrashedError):
+                weft.get(die.remote())
+            try:
+                assert weft.get(library.scaled.remote(10)) == 10
+            except VersionMismatchError as error:
+                return re.search(said, str(error))
+
+        def actor_is_refused():
+            made = library.Versioned.remote(1)
+            try:
+                assert weft.get(made.version.remote()) == 1
+            except ActorDiedError as error:
+                return re.search(said, str(error.__cause__))
+
+        wait_until(task_is_refused, what="a worker that has not loaded the first build")
+        wait_until(actor_is_refused, what="an actor in such a worker")
+        assert weft.get(actor.version.remote()) == 1
+    program = "import sys, weft, weft.cpp\nprint(weft.get(weft.cpp.library(sys.argv[1]).version.remote()))"
+    done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["2"], done.stderr  # the program, started again
 
 
 def test_a_namespace_holds_in_both_languages(no_session):
