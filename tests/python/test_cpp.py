@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pickle
 import re
@@ -210,6 +211,59 @@ def test_stubs_are_typed(tasks, tmp_path):
     assert "def remote(self, __1: typing.Union[int, weft.ObjectRef[int]]" in stubs
     assert "weft.ObjectRef[dict[str, list[float]]]" in stubs
     assert dir(tasks).count("norm") == 1 and "C++" in tasks.norm.__doc__
+
+
+TYPED_USE = """
+from typing import assert_type
+import numpy as np
+import tasks
+import weft
+
+assert_type(weft.get(tasks.add.remote(1, 2)), int)
+assert_type(weft.get(tasks.add.options(num_cpus=2).remote(tasks.add.remote(1, 2), 3)), int)
+assert_type(weft.get(tasks.table.remote({"a": 1.5})), dict[str, list[float]])
+assert_type(weft.get(tasks.join.remote(["a"], "-")), str)
+tasks.norm.remote(np.ones(3))
+tasks.norm.remote(weft.put(np.ones(3)))
+tasks.mirrored.remote((1.0, 2.0, "p"))
+tasks.follow.remote(weft.put(1))
+quotient, rest = tasks.divmod.remote(17, 5)
+counter = tasks.Counter.options(max_restarts=3).remote(10)
+assert_type(weft.get(counter.increment.remote(1)), int)
+assert_type(weft.get(counter.fail.remote()), None)
+counter.sum.options(name="sum").remote(["a"])
+tasks.call_counter.remote(counter, 5)
+tasks.call_counter.remote(tasks.make_counter.remote(1), 5)
+weft.kill(counter)
+
+tasks.add.remote("1", 2)  # error
+tasks.add.remote(1)  # error
+tasks.add.remote(1, b=2)  # error
+tasks.add.remote(tasks.join.remote(["a"], "-"), 2)  # error
+tasks.add(1, 2)  # error
+tasks.join.remote("text", "-")  # error
+tasks.norm.remote("text")  # error
+tasks.follow.remote(1)  # error
+tasks.nrom.remote(1)  # error
+tasks.call_counter.remote(7, 5)  # error
+tasks.Counter.remote()  # error
+counter.increment.remote("1")  # error
+counter.incremen.remote(1)  # error
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="mypy is not installed")
+def test_stubs_are_strict(tmp_path):
+    (tmp_path / "tasks.pyi").write_text(weft.cpp.library(BUILT / "libweft_test_tasks.so").stubs())
+    (tmp_path / "use.py").write_text(TYPED_USE)
+    mypy = [sys.executable, "-m", "mypy", "--strict", "--config-file=", "--no-incremental", "--no-pretty"]
+    # assert_type is younger than the oldest Python; what checkers know of it is not.
+    result = subprocess.run(
+        [*mypy, "--python-version=3.11", "tasks.pyi", "use.py"], capture_output=True, text=True, cwd=tmp_path
+    )
+    reported = {(file, int(line)) for file, line in re.findall(r"^(\S+?):(\d+): error: ", result.stdout, re.M)}
+    marked = {("use.py", n) for n, line in enumerate(TYPED_USE.splitlines(), 1) if line.endswith("# error")}
+    assert reported == marked, result.stdout + result.stderr
 
 
 def test_cpp_calls_python():
