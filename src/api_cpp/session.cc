@@ -241,6 +241,13 @@ CppRunner* JoinSession(Runtime& runtime, const std::string& name_space, core::Ex
   return g_runner;
 }
 
+void LeaveSession() {
+  g_runner->DestroyInstance();  // while it can still use weft
+  SessionState* state = g_session.exchange(nullptr);
+  state->runtime->EndEvents(core::Receiver::kHosted);
+  StopEvents(*state);
+}
+
 SessionState& NeedSession() {
   SessionState* state = g_session.load(std::memory_order_acquire);
   if (state && !Runtime::forked()) [[likely]]
@@ -299,17 +306,19 @@ uint32_t OpenSession(const InitOptions& options) {
 }
 
 void CloseSession(uint32_t epoch) noexcept {
-  std::lock_guard lock(SessionMutex());
+  std::unique_lock lock(SessionMutex());
   SessionState* state = g_session.load();
   if (!state || state->epoch != epoch || Runtime::forked()) return;
   g_session.store(nullptr);
   state->runtime->Stop();
+  lock.unlock();  // callbacks that are made now, or run already, may end sessions and open others
   StopEvents(*state);
   // Calls that waited return now, with an exception that says why.
   while (state->waiting.load() != 0) {
     timespec moment{0, 100'000};
     nanosleep(&moment, nullptr);
   }
+  lock.lock();
   EndedSessions().push_back(state);
   ForgetEndedSessions();
 }

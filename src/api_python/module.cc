@@ -670,6 +670,7 @@ void RunWorker(int fd) {
   core::Executor executor(*g_runtime, runner);
   runner.SetExecutor(&executor);
   executor.Run();
+  runner.Leave();
 }
 
 nb::dict Stats() {

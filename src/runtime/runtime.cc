@@ -176,12 +176,8 @@ void Runtime::Stop() {
     if (streams_) streams_->Stop();  // the link thread may have started it until now
   }
   if (socket_.valid()) ::shutdown(socket_.get(), SHUT_RDWR);
-  {
-    std::lock_guard lock(mutex_);
-    finished_ = true;
-  }
-  front_events_.fetch_add(1);
-  FutexWake(&front_events_, INT32_MAX);
+  EndEvents(Receiver::kFrontEnd);
+  EndEvents(Receiver::kHosted);
   if (daemon_pid_ > 0) {
     // It ends by itself within moments; wait, so that nothing of the session is left when Stop returns.
     WaitForChild(daemon_pid_, NowNs() + kLeaveNs);
@@ -199,8 +195,6 @@ std::string Runtime::why_stopped() {
 void Runtime::Fail(const std::string& why) {
   if (!stopped() && why_stopped_.empty()) why_stopped_ = why;
   stopped_.store(true, std::memory_order_release);
-  front_events_.fetch_add(1);
-  FutexWake(&front_events_, INT32_MAX);
 }
 
 // ---- functions and tasks ------------------------------------------------------------------------------------------
@@ -440,33 +434,50 @@ Result<ValueView> Runtime::Read(Object* object) {
 
 // ---- for the front end --------------------------------------------------------------------------------------------
 
-bool Runtime::NextEvent(RuntimeEvent* event) {
+bool Runtime::NextEvent(RuntimeEvent* event, Receiver receiver) {
+  Events& events = events_[static_cast<size_t>(receiver)];
   for (;;) {
-    uint32_t seen = front_events_.load();
+    uint32_t seen = events.changed.load();
     {
       std::lock_guard lock(mutex_);
-      if (!events_.empty()) {
-        *event = std::move(events_.front());
-        events_.pop_front();
+      if (!events.queue.empty()) {
+        *event = std::move(events.queue.front());
+        events.queue.pop_front();
         return true;
       }
-      if (finished_) return false;
+      if (events.ended) return false;
     }
-    FutexWait(&front_events_, seen, kNoDeadline);
+    FutexWait(&events.changed, seen, kNoDeadline);
   }
 }
 
-void Runtime::CallWhenReady(Object* object, void* cookie) {
+void Runtime::EndEvents(Receiver receiver) {
+  Events& events = events_[static_cast<size_t>(receiver)];
+  {
+    std::lock_guard lock(mutex_);
+    events.ended = true;
+  }
+  events.changed.fetch_add(1);
+  FutexWake(&events.changed, INT32_MAX);
+}
+
+void Runtime::Raise(RuntimeEvent event, Receiver receiver) {
+  Events& events = events_[static_cast<size_t>(receiver)];
+  events.queue.push_back(std::move(event));
+  events.changed.fetch_add(1);
+  // Its one thread sleeps only if it has found the queue empty.
+  if (events.queue.size() == 1) FutexWake(&events.changed);
+}
+
+void Runtime::CallWhenReady(Object* object, void* cookie, Receiver receiver) {
   std::unique_lock lock(mutex_);
   if (object->resolved()) {
     AddReference(object);
-    events_.push_back({.kind = RuntimeEvent::kReady, .object = object, .cookie = cookie});
-    front_events_.fetch_add(1);
-    FutexWake(&front_events_);
+    Raise({.kind = RuntimeEvent::kReady, .object = object, .cookie = cookie}, receiver);
     return;
   }
   ++object->callbacks;
-  callbacks_[object].push_back({.cookie = cookie});
+  callbacks_[object].push_back({.receiver = receiver, .cookie = cookie});
   owner_->Want(object, actions_);
   Perform();
   if (!polling_) ArmBackground();

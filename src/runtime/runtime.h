@@ -15,6 +15,7 @@
 // (channels), runtime_link.cc (the daemon), runtime_explain.cc (what a wait waits for, and whether it can end).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -93,6 +94,9 @@ struct StoreRoom {
   Location location;
   Allocation allocation;
 };
+
+// Whose thread takes an event: that of the front end, or of a language that it hosts (C++ in a Python worker).
+enum class Receiver : uint8_t { kFrontEnd, kHosted };
 
 struct RuntimeEvent {
   enum Kind : uint8_t { kOutput, kReady, kStuck, kStopped } kind = kStopped;
@@ -217,8 +221,13 @@ class Runtime {
   Result<const uint8_t*> MapStored(const Location& location);
 
   // ---- for the front end's own thread
-  bool NextEvent(RuntimeEvent* event);  // blocks; false when stopped
-  void CallWhenReady(Object* object, void* cookie);
+  bool NextEvent(RuntimeEvent* event, Receiver receiver = Receiver::kFrontEnd);  // blocks; false when stopped
+  void EndEvents(Receiver receiver);                                             // as if stopped, for this one
+  void CallWhenReady(Object* object, void* cookie, Receiver receiver = Receiver::kFrontEnd);
+  // Waits for something of the front end's own, as for objects: a worker's resources are free meanwhile. What makes
+  // `ready` true calls WakeWaiters afterwards; it is asked with the lock held.
+  WaitOutcome WaitUntilTold(const std::function<bool()>& ready);
+  void WakeWaiters();
   // ---- coroutines of an actor's event loop (runtime_explain.cc)
   // As CallWhenReady, for a coroutine that awaits the object. `execution`: the run of a call whose own asyncio task
   // waits for nothing but this; 0: another task of the loop. The callback comes, or kStuck instead, or the await is
@@ -333,6 +342,7 @@ class Runtime {
   void SetWakeUps(bool any);  // tells each worker after which reply to wake us
   bool AnyDue();
   void ArmBackground();
+  void Raise(RuntimeEvent event, Receiver receiver = Receiver::kFrontEnd);
   void Bump();  // something changed: wakes all waiting threads
   void Fail(const std::string& why);
   WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any,
@@ -396,9 +406,15 @@ class Runtime {
   std::unordered_map<uint64_t, ActorAnswer> actor_answers_;
   std::unordered_map<uint64_t, ActorList> actor_lists_;
   std::unordered_map<uint64_t, Object*> given_up_;  // questions, with the handle that was to be created
-  std::deque<RuntimeEvent> events_;
+  struct Events {
+    std::deque<RuntimeEvent> queue;
+    bool ended = false;                // nothing more will come
+    std::atomic<uint32_t> changed{0};  // futex word: NextEvent has something
+  };
+  std::array<Events, 2> events_;  // by receiver
   struct Callback {
-    void* cookie = nullptr;  // the front end's, or:
+    Receiver receiver = Receiver::kFrontEnd;
+    void* cookie = nullptr;  // the receiver's, or:
     std::shared_ptr<Completions> completions;
     uint32_t number = 0;
     uint64_t await = 0;  // with a cookie: which of awaits_
@@ -411,7 +427,6 @@ class Runtime {
   uint32_t others_waiting_ = 0;
   uint32_t any_waiters_ = 0;  // threads for which any reply may matter
   bool segment_announced_ = false;
-  bool finished_ = false;  // nothing more will come
   uint64_t submits_ = 0;
   RuntimeStats stats_;
   std::vector<ReturnedValue> values_scratch_;
@@ -427,9 +442,8 @@ class Runtime {
   uint64_t last_inquiry_ = 0;
   int64_t notice_after_ns_ = 0;
 
-  std::mutex send_mutex_;                  // one sender at a time, taken without mutex_
-  std::atomic<uint32_t> event_{0};         // futex word: something changed
-  std::atomic<uint32_t> front_events_{0};  // futex word: NextEvent has something
+  std::mutex send_mutex_;           // one sender at a time, taken without mutex_
+  std::atomic<uint32_t> event_{0};  // futex word: something changed
   std::atomic<Object*> dropped_{nullptr};
   std::atomic<int64_t> last_drop_wake_ns_{0};
   std::atomic<bool> stopped_{false};

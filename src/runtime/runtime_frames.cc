@@ -204,7 +204,6 @@ void Runtime::Perform() {
       case ActionKind::kResolved: {
         auto it = callbacks_.find(action.object);
         if (it != callbacks_.end()) {
-          bool for_front_end = false;
           for (const Callback& call : it->second) {
             if (call.completions) {
               call.completions->ready.push_back(call.number);  // whoever takes them is woken as all who wait are
@@ -212,15 +211,10 @@ void Runtime::Perform() {
             }
             if (call.await != 0) ForgetAwait(call.await);
             AddReference(action.object);
-            events_.push_back({.kind = RuntimeEvent::kReady, .object = action.object, .cookie = call.cookie});
-            for_front_end = true;
+            Raise({.kind = RuntimeEvent::kReady, .object = action.object, .cookie = call.cookie}, call.receiver);
           }
           action.object->callbacks = 0;
           callbacks_.erase(it);
-          if (for_front_end) {
-            front_events_.fetch_add(1);
-            FutexWake(&front_events_);
-          }
         }
         break;
       }

@@ -175,13 +175,11 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     for (const Location& location : m->locations) writer_.Free(location);
     if (background_idle_) doorbell_->WakeBackground();
   } else if (auto* m = std::get_if<WorkerOutput>(&message)) {
-    events_.push_back({.kind = RuntimeEvent::kOutput,
-                       .pid = m->pid,
-                       .is_stderr = m->is_stderr != 0,
-                       .text = std::move(m->text),
-                       .name = std::move(m->name)});
-    front_events_.fetch_add(1);
-    FutexWake(&front_events_);
+    Raise({.kind = RuntimeEvent::kOutput,
+           .pid = m->pid,
+           .is_stderr = m->is_stderr != 0,
+           .text = std::move(m->text),
+           .name = std::move(m->name)});
   } else if (auto* m = std::get_if<AskState>(&message)) {
     Send(StateReport{.request = m->request, .report = ReportState(m->limit)});
   } else if (auto* m = std::get_if<ShapeAnswer>(&message)) {

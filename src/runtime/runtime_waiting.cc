@@ -174,6 +174,20 @@ WaitOutcome Runtime::TakeCompletions(Completions& from, int64_t deadline_ns, std
   return outcome;
 }
 
+WaitOutcome Runtime::WaitUntilTold(const std::function<bool()>& ready) {
+  std::unique_lock lock(mutex_);
+  // Any reply may matter: a callback of it may be what makes it ready.
+  auto outcome = WaitUntil(lock, -1, true, ready);
+  NotifyPeers(lock);
+  return outcome;
+}
+
+void Runtime::WakeWaiters() {
+  // With the lock: between the question whether it is ready and the sleep there is no gap.
+  std::lock_guard lock(mutex_);
+  Bump();
+}
+
 void Runtime::SetWakeUps(bool any) {
   const auto& workers = owner_->workers();
   due_list_.clear();
