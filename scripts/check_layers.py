@@ -26,7 +26,7 @@ MAY_USE = {
     "simulator": "base wire scheduling head transfer runtime node",
     "api_cpp": "base os wire transport object_store runtime",
     "api_python": "base os wire events transport object_store runtime api_cpp",
-    "cli": "base os wire node",
+    "cli": "base os wire scheduling node",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z_]+)/')

@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -159,13 +160,14 @@ void Report(int pipe, const std::string& text) {
 }
 
 int Serve(const LastingNodeOptions& options, int ready) {
-  auto daemon = NodeDaemon::CreateLasting(options);
+  auto daemon = NodeDaemon::CreateLasting(options, [ready](Result<std::string> outcome) {
+    Report(ready, outcome ? *outcome : "!" + outcome.error().message);
+    ::close(ready);
+  });
   if (!daemon) {
     Report(ready, "!" + daemon.error().message);
     return 1;
   }
-  Report(ready, (*daemon)->cluster_address());
-  ::close(ready);
   return (*daemon)->Run();
 }
 

@@ -99,23 +99,6 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
   return daemon;
 }
 
-Result<std::unique_ptr<NodeDaemon>> NodeDaemon::CreateLasting(const LastingNodeOptions& options) {
-  auto prepared = Prepare();
-  if (!prepared) return prepared;
-  NodeDaemon& daemon = **prepared;
-  daemon.lasting_ = true;
-  daemon.next_number_ = (uint64_t{1} << 32) + 1;  // node 1
-  daemon.SetUp(options.resources, options.object_store_bytes);
-  daemon.cluster_address_ = options.head ? options.host + ":" + std::to_string(options.port) : options.head_address;
-  auto listener = ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), daemon.cluster_address_));
-  if (!listener) return listener.error();
-  daemon.driver_listener_ = std::move(*listener);
-  auto watch =
-      daemon.loop_.Add(daemon.driver_listener_.get(), EPOLLIN, [&daemon](uint32_t) { daemon.OnDriverConnected(); });
-  if (!watch) return watch.error();
-  return prepared;
-}
-
 Status NodeDaemon::AddDriver(UniqueFd socket) {
   auto process = std::make_unique<Process>();
   const ProcessId id = process->id = process->job = ProcessId{next_number_++};
@@ -126,17 +109,6 @@ Status NodeDaemon::AddDriver(UniqueFd socket) {
   process->watch = *watch;
   processes_[id] = std::move(process);
   return {};
-}
-
-void NodeDaemon::OnDriverConnected() {
-  for (;;) {
-    UniqueFd socket = AcceptAbstract(driver_listener_.get());
-    if (!socket) return;
-    // The name can be known by anybody on this machine; only our own user and root come in.
-    auto uid = PeerUid(socket.get());
-    if (!uid || (*uid != ::geteuid() && *uid != 0)) continue;
-    [[maybe_unused]] Status ignored = AddDriver(std::move(socket));  // if it cannot be watched, it sees the end
-  }
 }
 
 NodeDaemon::NodeDaemon(EventLoop loop) : loop_(std::move(loop)) {}
@@ -168,6 +140,8 @@ int NodeDaemon::Run() {
         Settle();
       }
     }
+    if (cluster_ && !ended_) cluster_->Tick(now);
+    TellHead();
     FlushAll();
     PauseOrResumeOutput();
   }
@@ -190,6 +164,7 @@ int64_t NodeDaemon::NextDeadline() const {
     next = std::min(next, job->pool->next_wakeup_ns());
     if (job->guest_pool) next = std::min(next, job->guest_pool->next_wakeup_ns());
   }
+  if (cluster_) next = std::min(next, cluster_->NextDeadline());
   if (scheduler_) {
     next = std::min({next, scheduler_->next_wakeup_ns(), directory_.next_wakeup_ns()});
     next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
@@ -312,7 +287,10 @@ void NodeDaemon::SetUp(ResourceAmounts resources, uint64_t store_bytes) {
   resources.emplace_back(kGuestWorker, int64_t{1} << 40);
   std::sort(resources.begin(), resources.end());
   scheduler_ = std::make_unique<LocalScheduler>(
-      LocalScheduler::Config{std::move(resources), static_cast<uint32_t>(std::min<uint64_t>(most, 4096))});
+      LocalScheduler::Config{.resources = std::move(resources),
+                             .max_workers = static_cast<uint32_t>(std::min<uint64_t>(most, 4096)),
+                             .in_cluster = lasting_,
+                             .first_lease = cluster_ ? (uint64_t{cluster_->self().value} << 40) + 1 : 1});
   if (store_bytes == 0) store_bytes = DefaultCapacity(ReadMemoryLimits());
   budget_ = std::make_unique<MemoryBudget>(MemoryBudget::Options{.capacity_bytes = store_bytes});
 }
@@ -402,6 +380,10 @@ void NodeDaemon::Handle(Process& process, RequestLeases& message) {
 }
 
 void NodeDaemon::Handle(Process& process, ReturnLease& message) {
+  const NodeNumber granted_by{static_cast<uint32_t>(message.lease.value >> 40)};
+  if (cluster_ && granted_by != cluster_->self()) {
+    return cluster_->Send(granted_by, FromProcess{process.id, process.job, Encode(message)});
+  }
   RereadBlockedFlags();
   ProcessId worker = scheduler_->WorkerOf(message.lease, process.id);
   if (worker) PoolOf(worker).WorkerWasFreed(worker, NowNs());
@@ -441,6 +423,10 @@ void NodeDaemon::Handle(Process& process, RouteTo& message) {
   if ((message.to.value & kObserverBit) != 0) {
     return observers_->Send(message.to.value & ~kObserverBit, Routed{process.id, std::move(message.payload)});
   }
+  if (IsElsewhere(message.to) && cluster_->Knows(NodeOf(message.to)) && !deaths_.contains(message.to)) {
+    remote_peers_.insert(message.to);
+    return cluster_->Send(NodeOf(message.to), RoutedAcross{process.id, message.to, std::move(message.payload)});
+  }
   auto* target = Find(message.to);
   if (target == nullptr || target->stage != Process::Stage::kReady) {
     auto death = deaths_.find(message.to);
@@ -453,13 +439,25 @@ void NodeDaemon::Handle(Process& process, RouteTo& message) {
   Forward(process, *target, Routed{process.id, std::move(message.payload)});
 }
 
-void NodeDaemon::Handle(Process& process, FreeObjects& message) {
+void NodeDaemon::Handle(Process& process, FreeObjects& message) { FreeHere(message.locations, &process); }
+
+void NodeDaemon::FreeHere(const std::vector<Location>& all, Process* sender) {
   std::map<SegmentId, std::vector<Location>> by_segment;
-  for (const auto& location : message.locations) by_segment[location.segment].push_back(location);
+  for (const auto& location : all) by_segment[location.segment].push_back(location);
   for (auto& [segment, locations] : by_segment) {
     ProcessId writer{segment.value};  // a segment has its writer's number
+    if (IsElsewhere(writer)) {
+      if (sender != nullptr) {
+        cluster_->Send(NodeOf(writer), FromProcess{sender->id, sender->job, Encode(FreeObjects{std::move(locations)})});
+      }
+      continue;
+    }
     if (auto* target = Find(writer); target != nullptr && target->stage == Process::Stage::kReady) {
-      Forward(process, *target, ObjectsFreed{std::move(locations)});
+      if (sender != nullptr) {
+        Forward(*sender, *target, ObjectsFreed{std::move(locations)});
+      } else {
+        Send(*target, ObjectsFreed{std::move(locations)});
+      }
       continue;
     }
     uint64_t freed = 0;
@@ -519,15 +517,17 @@ void NodeDaemon::EndJob(ProcessId driver, int exit_code) {
   Process* process = Find(driver);
   if (process == nullptr || process->stage == Process::Stage::kClosing) return;
   process->stage = Process::Stage::kClosing;
-  if (Job* job = FindJob(driver)) {
-    job->ending = true;
-    // The zygote first, so that it forks no more.
-    if (job->zygote) ::kill(job->zygote->pid(), SIGKILL);
-    for (auto& [id, worker] : processes_) {
-      if (worker->job == driver && !worker->is_driver) Kill(*worker, "its driver has ended");
-    }
-  }
+  if (Job* job = FindJob(driver)) EndProcessesOf(*job);
   Bury(driver);
+}
+
+void NodeDaemon::EndProcessesOf(Job& job) {
+  job.ending = true;
+  // The zygote first, so that it forks no more.
+  if (job.zygote) ::kill(job.zygote->pid(), SIGKILL);
+  for (auto& [id, worker] : processes_) {
+    if (worker->job == job.driver && !worker->is_driver) Kill(*worker, "its driver has ended");
+  }
 }
 
 // When the last process of a job has ended, what it had written goes too: whoever could read it is dead.
@@ -630,6 +630,7 @@ void NodeDaemon::Settle() {
 }
 
 void NodeDaemon::Perform(const GrantLease& action) {
+  if (IsElsewhere(action.process)) return GrantElsewhere(action);
   auto* submitter = Find(action.process);
   auto* worker = Find(action.worker);
   WEFT_CHECK(submitter != nullptr && worker != nullptr, "the scheduler knows the living only");
@@ -694,10 +695,12 @@ std::optional<uint32_t> NodeDaemon::TakeSlot(Process& process) {
 }
 
 void NodeDaemon::Perform(const RecallLease& action) {
+  if (IsElsewhere(action.process)) return SendElsewhere(action.process, LeaseRecalled{action.lease});
   if (auto* process = Find(action.process)) Send(*process, LeaseRecalled{action.lease});
 }
 
 void NodeDaemon::Perform(const RefuseLeases& action) {
+  if (IsElsewhere(action.process)) return SendElsewhere(action.process, LeaseRefused{action.shape, action.why});
   if (auto* process = Find(action.process)) Send(*process, LeaseRefused{action.shape, action.why});
 }
 
@@ -780,7 +783,11 @@ void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string tex
     if (output.name.size() > 80) output.name.resize(80);
     for (char& c : output.name) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     process->output[is_stderr ? 1 : 0].Append(output.text);
-    if (auto* driver = Find(process->job)) Send(*driver, output);
+    if (auto* driver = Find(process->job)) {
+      Send(*driver, output);
+    } else if (IsElsewhere(process->job)) {
+      SendElsewhere(process->job, output);
+    }
   }
 }
 

@@ -26,6 +26,7 @@
 
 #include "base/result.h"
 #include "head/actor_directory.h"
+#include "node/cluster.h"
 #include "node/job.h"
 #include "node/lasting_node.h"
 #include "node/observers.h"
@@ -40,16 +41,15 @@
 
 namespace weft::core {
 
-class NodeDaemon {
+class NodeDaemon : private Cluster::Host {
  public:
   // `driver` is the socket to the driver. The calling process must have one thread.
   static Result<std::unique_ptr<NodeDaemon>> Create(UniqueFd driver);
   // A node that drivers come to and leave. Ends by SIGTERM.
-  static Result<std::unique_ptr<NodeDaemon>> CreateLasting(const LastingNodeOptions& options);
+  // `started` is called once: with the address of the cluster's head, or with why it could not be.
+  using Started = std::function<void(Result<std::string>)>;
+  static Result<std::unique_ptr<NodeDaemon>> CreateLasting(const LastingNodeOptions& options, Started started);
   ~NodeDaemon();
-
-  // Of a lasting node: "host:port" of the cluster's head.
-  const std::string& cluster_address() const { return cluster_address_; }
 
   // Serves until the driver is gone or says farewell, then kills and reaps everything that was started. Returns the
   // exit code: 0 for an orderly end, 1 if the driver sent what cannot be understood.
@@ -205,6 +205,32 @@ class NodeDaemon {
 
   void TellOfActorsThatEndWith(const Process& process, const std::string& how);
 
+  // ---- other nodes (node_daemon_cluster.cc)
+  void ClusterJoined(NodeNumber self) override;
+  void ClusterRefused(const std::string& why) override;
+  void NodeMessageCame(NodeNumber from, NodeMessage& message) override;
+  void NodeIsGone(NodeNumber node, const std::string& why) override;
+  void ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) override;
+  uint8_t* ChunkBegan(NodeNumber, const ChunkHead&, size_t) override { return nullptr; }
+  void ChunkEnded(NodeNumber, const ChunkHead&, size_t) override {}
+  void HandleNode(NodeNumber from, JobDescribed& message);
+  void HandleNode(NodeNumber from, WorkAssigned& message);
+  void HandleNode(NodeNumber from, WishServed& message);
+  void HandleNode(NodeNumber from, WishRefused& message);
+  void HandleNode(NodeNumber from, ForProcess& message);
+  void HandleNode(NodeNumber from, FromProcess& message);
+  void HandleNode(NodeNumber from, RoutedAcross& message);
+  void HandleNode(NodeNumber from, ProcessVanished& message);
+  void HandleNode(NodeNumber from, ChannelWanted& message);
+  void Open();
+  bool IsElsewhere(ProcessId process) const;
+  void SendElsewhere(ProcessId process, const Message& message);
+  void GrantElsewhere(const GrantLease& action);
+  void RemoteProcessDied(ProcessId id, int32_t pid, const std::string& how);
+  void EndProcessesOf(Job& job);
+  void FreeHere(const std::vector<Location>& locations, Process* sender);
+  void TellHead();
+
   // ---- output
   void ForwardOutput(ProcessId worker, bool is_stderr, std::string text);
   void PauseOrResumeOutput();
@@ -233,7 +259,6 @@ class NodeDaemon {
   std::set<ProcessId> closing_;
   uint64_t next_number_ = 1;  // for a process
   bool lasting_ = false;      // does not end with a driver
-  std::string cluster_address_;
   ResourceAmounts resources_;
   std::map<ProcessId, std::unique_ptr<Job>> jobs_;  // by driver
 
@@ -248,7 +273,32 @@ class NodeDaemon {
   bool settling_ = false;
 
   UniqueFd null_;
-  UniqueFd driver_listener_;  // of a lasting node
+
+  // Of a lasting node.
+  UniqueFd driver_listener_;
+  LastingNodeOptions options_;
+  Started started_;
+  std::map<ProcessId, ProcessId> remote_clients_;  // processes of other nodes that the scheduler knows, and their jobs
+  std::set<ProcessId> remote_peers_;               // that ours share or shared a channel with
+  std::set<std::pair<ProcessId, ProcessId>> wanted_channels_;  // submitter elsewhere, worker here
+  // Submitter here, worker elsewhere: what waits for the connection.
+  std::map<std::pair<ProcessId, ProcessId>, std::vector<Message>> awaiting_channel_;
+  struct SentWish {
+    uint64_t number = 0;
+    uint32_t count = 0;
+    int64_t heard = 0;       // leases that the head said are on their way, in all
+    int64_t told_heard = 0;  // as we told it last
+    int64_t on_the_way = 0;
+    bool sent = false;
+  };
+  std::map<std::pair<ProcessId, ResourceAmounts>, SentWish> sent_wishes_;
+  std::map<uint64_t, std::pair<ProcessId, ResourceAmounts>> wish_keys_;
+  uint64_t next_wish_ = 1;
+  std::set<ProcessId> told_jobs_;
+  uint64_t placements_seen_ = 0;
+  NodeLoad told_load_;
+  bool load_told_ = false;
+  std::unique_ptr<Cluster> cluster_;
 
   std::unique_ptr<Observers> observers_;
   std::deque<DeadProcess> dead_;  // the latest ones

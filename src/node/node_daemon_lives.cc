@@ -280,12 +280,15 @@ void NodeDaemon::Bury(ProcessId id) {
   if (!words.empty()) why_not_started += "; it said:\n" + words;
 
   for (const auto& [key, peer] : process->peers) {
-    if (key.first == id) continue;  // an actor that called itself
+    if (key.first == id || Find(key.first) == nullptr) continue;  // an actor that called itself
     if (auto* other = Find(key.first)) {
       other->peers.erase({id, !key.second});
       other->freed_slots.push_back(peer.peer_slot);
     }
   }
+  if (cluster_) cluster_->SendToAll(ProcessVanished{id, process->pid, how});
+  std::erase_if(wanted_channels_, [id](const auto& pair) { return pair.second == id; });
+  std::erase_if(awaiting_channel_, [id](const auto& entry) { return entry.first.first == id; });
   TellOfActorsThatEndWith(*process, how);
   // Everybody hears of it: an owner may count the dead as a borrower by the word of a third process alone.
   for (auto& [other_id, other] : processes_) {

@@ -19,7 +19,12 @@ constexpr int64_t kStaleRecallNs = 50'000'000;
 }  // namespace
 
 LocalScheduler::LocalScheduler(Config config)
-    : total_(std::move(config.resources)), max_workers_(config.max_workers), free_(total_) {
+    : total_(std::move(config.resources)),
+      max_workers_(config.max_workers),
+      in_cluster_(config.in_cluster),
+      free_(total_),
+      left_(total_),
+      next_lease_(config.first_lease) {
   WEFT_CHECK(IsValidShape(total_), "the daemon checks the session's resources");
   // Shapes without CPUs, or with a small part of one, could otherwise ask for any number of processes.
   auto cpus = static_cast<uint64_t>(AmountOf(total_, kCpu) / kResourceUnit);
@@ -55,7 +60,7 @@ std::string LocalScheduler::WhyNever(const ResourceAmounts& shape, const std::st
 
 void LocalScheduler::Handle(const LeasesRequested& event, std::vector<SchedulerAction>& out) {
   if (!processes_.contains(event.process)) return;
-  if (std::string why = WhyNever(event.shape, "task"); !why.empty()) {
+  if (std::string why = WhyNever(event.shape, "task"); !why.empty() && !in_cluster_) {
     out.emplace_back(RefuseLeases{event.process, event.shape, std::move(why)});
     return;
   }
@@ -65,6 +70,26 @@ void LocalScheduler::Handle(const LeasesRequested& event, std::vector<SchedulerA
   claim.wish = event.count;
   claim.depth = event.depth;
   if (claim.wish == 0) claim.passed_over = 0;
+  DropIfEmpty(key);
+  Decide(out);
+}
+
+void LocalScheduler::Handle(const LeasesPlaced& event, std::vector<SchedulerAction>& out) {
+  if (!processes_.contains(event.process) || event.count == 0) return;
+  auto& claim = claims_[ClaimKey{event.process, event.shape}];
+  if (claim.wish == 0) claim.waiting_since_ns = now_ns_;
+  claim.wish += event.count;
+  claim.depth = event.depth;
+  Decide(out);
+}
+
+void LocalScheduler::Handle(const LeaseHadElsewhere& event, std::vector<SchedulerAction>& out) {
+  ClaimKey key{event.process, event.shape};
+  auto found = claims_.find(key);
+  if (found == claims_.end() || found->second.wish == 0) return;
+  --found->second.wish;
+  found->second.waiting_since_ns = now_ns_;
+  if (found->second.wish == 0) found->second.passed_over = 0;
   DropIfEmpty(key);
   Decide(out);
 }
@@ -441,12 +466,19 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
   std::vector<std::pair<ClaimEntry*, uint32_t>> unmet;
   // A worker that blocks makes room for another, if it is workers that take the room and not starts.
   bool demand = lacks_room && wanted == 0;
+  unmet_.clear();
   for (auto* entry : waiting) {
     uint32_t rest = entry->second.wish - on_paper[&entry->first];
     if (rest == 0 || left.Fits(entry->first.shape)) continue;
+    const bool never = in_cluster_ && !WhyNever(entry->first.shape, "").empty();
+    if (in_cluster_ && !entry->first.of_actors) {
+      unmet_.push_back({entry->first.process, entry->first.shape, rest, entry->second.depth});
+    }
+    if (never) continue;  // nobody here could give it
     unmet.emplace_back(entry, rest);
     demand = true;
   }
+  left_ = left;
   for (const auto& [kind, count] : wanted_of) wanted_workers_.try_emplace(kind, 0);
   for (auto entry = wanted_workers_.begin(); entry != wanted_workers_.end();) {
     auto& [kind, said] = *entry;

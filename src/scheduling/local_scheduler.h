@@ -55,6 +55,16 @@ struct LeasesRequested {  // the shape is valid (IsValidShape)
   uint32_t count = 0;
   uint32_t depth = 0;
 };
+struct LeasesPlaced {  // by the global scheduler, for a process of another node: so many more are wished for
+  ProcessId process;
+  ResourceAmounts shape;
+  uint32_t count = 0;
+  uint32_t depth = 0;
+};
+struct LeaseHadElsewhere {  // one of those that are wished for was granted by another node
+  ProcessId process;
+  ResourceAmounts shape;
+};
 struct LeaseReturned {
   ProcessId process;
   LeaseId lease;
@@ -141,6 +151,9 @@ class LocalScheduler {
     ResourceAmounts resources;
     // Workers that exist at once, the blocked ones included: what the daemon's descriptors allow.
     uint32_t max_workers = 1024;
+    // Of a cluster: what can never be had here may be had elsewhere, so it is not refused but waits (Unmet).
+    bool in_cluster = false;
+    uint64_t first_lease = 1;
   };
 
   // Planted bugs, to show that the simulator finds them. All off outside the simulator's own tests.
@@ -154,6 +167,8 @@ class LocalScheduler {
 
   void Handle(const ProcessJoined& event, std::vector<SchedulerAction>& out);
   void Handle(const LeasesRequested& event, std::vector<SchedulerAction>& out);
+  void Handle(const LeasesPlaced& event, std::vector<SchedulerAction>& out);
+  void Handle(const LeaseHadElsewhere& event, std::vector<SchedulerAction>& out);
   void Handle(const LeaseReturned& event, std::vector<SchedulerAction>& out);
   void Handle(const WorkerBlocked& event, std::vector<SchedulerAction>& out);
   void Handle(const WorkerUnblocked& event, std::vector<SchedulerAction>& out);
@@ -184,6 +199,16 @@ class LocalScheduler {
   size_t actor_count() const { return actors_.size() + wanted_actors_.size(); }
   uint32_t max_unblocked_workers() const { return max_unblocked_workers_; }
   const ResourceLedger& free() const { return free_.amounts(); }
+  // What is free and not spoken for by wishes that only lack a worker.
+  const FreeResources& left() const { return left_; }
+  struct UnmetWish {
+    ProcessId process;
+    ResourceAmounts shape;
+    uint32_t count = 0;
+    uint32_t depth = 0;
+  };
+  // Wishes for leases that lack resources here, not workers.
+  const std::vector<UnmetWish>& Unmet() const { return unmet_; }
   size_t lease_count() const { return leases_.size(); }
   // Who holds what of the resources in a shape; without the pids (scheduler_explain.cc).
   ShapeFact Explain(const ResourceAmounts& shape) const;
@@ -259,8 +284,11 @@ class LocalScheduler {
   ResourceAmounts total_;
   uint32_t max_workers_;
   uint32_t max_unblocked_workers_;
+  bool in_cluster_;
 
   FreeResources free_;
+  FreeResources left_;
+  std::vector<UnmetWish> unmet_;
   std::map<ProcessId, ProcessId> processes_;  // and the job that each belongs to
   std::map<ProcessId, Worker> workers_;
   std::set<ProcessId> idle_;     // workers without a lease that are not retired
@@ -270,7 +298,7 @@ class LocalScheduler {
   std::map<ObjectId, LeaseId> actors_;  // those that have a worker
   std::set<LeaseId> unsettled_;         // leases of actors whose constructor has not run
   std::map<ObjectId, ClaimKey> wanted_actors_;
-  uint64_t next_lease_ = 1;
+  uint64_t next_lease_;
   int64_t now_ns_ = 0;
   int64_t next_wakeup_ns_ = INT64_MAX;
   WorkerCounts wanted_workers_;  // as they were said last

@@ -1,9 +1,8 @@
 #include "wire/messages.h"
 
-#include <type_traits>
+#include "wire/fields.h"
 
 namespace weft::core {
-namespace {
 
 // Each message lists its fields once, for both directions.
 template <class V>
@@ -202,92 +201,7 @@ void Fields(V& v, ShapeAnswer& m) {
   v(m.request, m.fact);
 }
 
-struct Writing {
-  ByteWriter& out;
-  template <class... T>
-  void operator()(T&... fields) {
-    (One(fields), ...);
-  }
-  void One(const std::string& s) { out.Bytes(s); }
-  template <class A, class B>
-  void One(const std::pair<A, B>& p) {
-    One(p.first);
-    One(p.second);
-  }
-  template <class T>
-  void One(const std::vector<T>& list) {
-    out.Fixed(static_cast<uint32_t>(list.size()));
-    for (const auto& item : list) One(item);
-  }
-  template <class T>
-    requires std::is_trivially_copyable_v<T>
-  void One(const T& value) {
-    out.Fixed(value);
-  }
-};
-
-struct Reading {
-  ByteReader& in;
-  template <class... T>
-  void operator()(T&... fields) {
-    (One(fields), ...);
-  }
-  void One(std::string& s) { s = in.Bytes(); }
-  template <class A, class B>
-  void One(std::pair<A, B>& p) {
-    One(p.first);
-    One(p.second);
-  }
-  template <class T>
-  void One(std::vector<T>& list) {
-    auto count = in.Fixed<uint32_t>();
-    // Every item takes at least four bytes on the wire, so a count beyond that is a lie: refused before allocating.
-    if (count > in.remaining() / 4) return in.Fail();
-    list.reserve(count);
-    for (uint32_t i = 0; i < count && in.ok(); ++i) One(list.emplace_back());
-  }
-  template <class T>
-    requires std::is_trivially_copyable_v<T>
-  void One(T& value) {
-    value = in.Fixed<T>();
-  }
-};
-
-template <size_t I = 1>
-Message DecodeAs(size_t type, ByteReader& in) {
-  if constexpr (I >= std::variant_size_v<Message>) {
-    return {};
-  } else {
-    if (type != I) return DecodeAs<I + 1>(type, in);
-    std::variant_alternative_t<I, Message> message;
-    Reading reading{in};
-    Fields(reading, message);
-    if (!in.ok() || !in.AtEnd()) return {};
-    return message;
-  }
-}
-
-}  // namespace
-
-std::string Encode(const Message& message) {
-  ByteWriter out;
-  out.Fixed(static_cast<uint8_t>(message.index()));
-  std::visit(
-      [&](auto& m) {
-        using M = std::decay_t<decltype(m)>;
-        if constexpr (!std::is_same_v<M, std::monostate>) {
-          Writing writing{out};
-          Fields(writing, const_cast<M&>(m));  // Fields names the fields for both directions; writing leaves them alone
-        }
-      },
-      message);
-  return out.Take();
-}
-
-Message Decode(std::string_view bytes) {
-  ByteReader in(bytes);
-  auto type = in.Fixed<uint8_t>();
-  return DecodeAs(type, in);
-}
+std::string Encode(const Message& message) { return EncodeVariant(message); }
+Message Decode(std::string_view bytes) { return DecodeVariant<Message>(bytes); }
 
 }  // namespace weft::core

@@ -1,0 +1,574 @@
+#include "node/cluster.h"
+
+#include <cstdio>
+#include <cstring>
+#include <deque>
+#include <utility>
+
+#include "base/clock.h"
+#include "os/entropy.h"
+#include "os/tcp.h"
+
+namespace weft::core {
+namespace {
+
+// A link over which nothing is heard for so long has ended; well within a node's lease.
+constexpr int64_t kIdleNs = 5'000'000'000;
+// Pauses between attempts to reach the head.
+constexpr int64_t kDialAgainNs = 200'000'000;
+
+uint64_t WishKey(NodeNumber asker, uint64_t wish) { return uint64_t{asker.value} << 40 | wish; }
+
+std::string HeaderBytes(const ChunkHead& head) { return {reinterpret_cast<const char*>(&head), sizeof head}; }
+
+}  // namespace
+
+// One link. Destroyed by Bury, outside of its callbacks.
+class Cluster::Peer final : public Link::Handler {
+ public:
+  Peer(Cluster& cluster, uint64_t number, NodeNumber node) : cluster_(cluster), number(number), node(node) {}
+
+  void LinkReady(Link&, std::string_view) override {
+    ready = true;
+    if (to_head) {
+      // Only now the cluster is known that others must name when they come to us.
+      cluster_.settings_.cluster_id = link->peer_cluster_id();
+      if (Status status = cluster_.Listen(); !status) return cluster_.host_.ClusterRefused(status.error().message);
+      std::vector<LeaseAction> actions;
+      cluster_.lease_->Handle(HeadLinked{NowNs()}, actions);
+      cluster_.Perform(actions);
+    }
+    for (auto& bytes : std::exchange(waiting, {})) Send(bytes);
+  }
+  void LinkMessage(Link&, std::string_view bytes) override { cluster_.Received(*this, bytes); }
+  uint8_t* LinkChunkBegan(Link&, std::string_view header, size_t bytes) override {
+    ChunkHead head;
+    if (header.size() != sizeof head || !node) return nullptr;
+    std::memcpy(&head, header.data(), sizeof head);
+    chunk_bytes_ = bytes;
+    return cluster_.host_.ChunkBegan(node, head, bytes);
+  }
+  void LinkChunkEnded(Link&, std::string_view header) override {
+    ChunkHead head;
+    if (header.size() != sizeof head || !node) return;
+    std::memcpy(&head, header.data(), sizeof head);
+    cluster_.host_.ChunkEnded(node, head, chunk_bytes_);
+  }
+  void LinkClosed(Link& closed, const Error& why) override {
+    refusal = closed.refusal();
+    cluster_.Lost(*this, why);
+  }
+  void Send(std::string_view bytes) {
+    if (!ready) {
+      waiting.emplace_back(bytes);
+      return;
+    }
+    // A queue of 64 MB that nobody reads: the peer is as good as gone, and its beats will say so.
+    [[maybe_unused]] auto outcome = link->Send(bytes);
+  }
+
+  Cluster& cluster_;
+  const uint64_t number;
+  NodeNumber node;  // 0: not known yet
+  std::unique_ptr<Link> link;
+  bool ready = false;
+  bool to_head = false;
+  bool joining = false;  // on the head: of a node that is or wants to be a member
+  RefusalKind refusal = RefusalKind::kNone;
+  std::deque<std::string> waiting;  // until it is ready
+
+ private:
+  size_t chunk_bytes_ = 0;
+};
+
+// A connection that becomes a channel.
+class Cluster::Dialled final : public Link::Handler {
+ public:
+  Dialled(Cluster& cluster, uint64_t number, ProcessId submitter, ProcessId worker, bool dialled)
+      : cluster_(cluster), number_(number), submitter_(submitter), worker_(worker), dialled_(dialled) {}
+  void LinkReady(Link& ready, std::string_view) override { Release(ready); }
+  void LinkMessage(Link&, std::string_view) override {}
+  void LinkClosed(Link&, const Error& why) override {
+    cluster_.ended_.push_back(number_);
+    if (!released_) cluster_.host_.ChannelConnected(submitter_, worker_, dialled_, why);
+  }
+  void Release(Link& ready) {
+    auto socket = ready.ReleaseSocket();
+    released_ = true;
+    if (ready.NextDeadline() == INT64_MAX) cluster_.ended_.push_back(number_);  // plain: nothing is relayed
+    cluster_.host_.ChannelConnected(submitter_, worker_, dialled_, std::move(socket));
+  }
+
+  std::unique_ptr<Link> link;
+
+ private:
+  Cluster& cluster_;
+  const uint64_t number_;
+  const ProcessId submitter_, worker_;
+  const bool dialled_;
+  bool released_ = false;
+};
+
+Cluster::Cluster(EventLoop& loop, const LastingNodeOptions& options, Host& host)
+    : loop_(loop), options_(options), host_(host) {
+  settings_.token = options.token;
+  settings_.idle_timeout_ns = kIdleNs;
+  FillWithEntropy({reinterpret_cast<uint8_t*>(&identity_), sizeof identity_});
+}
+
+Cluster::~Cluster() = default;
+
+Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingNodeOptions& options, Host& host) {
+  std::unique_ptr<Cluster> cluster(new Cluster(loop, options, host));
+  if (options.head) {
+    uint64_t id[2];
+    FillWithEntropy({reinterpret_cast<uint8_t*>(id), sizeof id});
+    char text[33];
+    std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(id[0]),
+                  static_cast<unsigned long long>(id[1]));
+    cluster->settings_.cluster_id = text;
+  }
+  if (options.head) {
+    if (Status status = cluster->Listen(); !status) return status.error();
+    cluster->head_address_ = cluster->own_address_;
+    cluster->membership_ = std::make_unique<Membership>(Membership::Config{.protocol = kNodeProtocolVersion});
+    cluster->scheduler_ = std::make_unique<GlobalScheduler>();
+    // The head is the first member, over a link that never closes.
+    std::vector<MembershipAction> actions;
+    JoinAsked self{.link = cluster->next_peer_++, .protocol = kNodeProtocolVersion, .now_ns = NowNs()};
+    self.node = {cluster->identity_, options.name, cluster->own_address_, options.resources, {}};
+    cluster->self_ = cluster->membership_->next_number();
+    cluster->own_link_ = self.link;
+    cluster->membership_->Handle(self, actions);
+    cluster->Perform(actions);
+    host.ClusterJoined(cluster->self_);
+  } else {
+    cluster->head_address_ = options.head_address;
+    cluster->lease_ = std::make_unique<NodeLease>();
+    if (Status status = cluster->DialHead(); !status) return status.error();
+  }
+  return cluster;
+}
+
+// ---- links --------------------------------------------------------------------------------------------------------
+
+Status Cluster::Listen() {
+  if (listener_) return {};
+  auto listener = LinkListener::Listen(loop_, options_.host, options_.port, settings_, "", *this);
+  if (!listener) return listener.error();
+  listener_ = std::move(*listener);
+  own_address_ = options_.host + ":" + std::to_string(listener_->port());
+  return {};
+}
+
+Status Cluster::DialHead() {
+  auto where = ParseHostPort(head_address_);
+  if (!where) return where.error();
+  auto peer = std::make_unique<Peer>(*this, next_peer_++, NodeNumber{});
+  peer->to_head = true;
+  auto link = Link::Dial(loop_, where->first, where->second, settings_,
+                         EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kJoin)}), *peer);
+  if (!link) return link.error();
+  peer->link = std::move(*link);
+  head_link_ = peer->number;
+  peers_[peer->number] = std::move(peer);
+  return {};
+}
+
+void Cluster::LinkAccepted(std::unique_ptr<Link> link, std::string_view bytes) {
+  NodeHello hello;
+  if (!DecodeHello(bytes, &hello)) return;
+  switch (static_cast<LinkPurpose>(hello.purpose)) {
+    case LinkPurpose::kChannel: {
+      const uint64_t number = next_peer_++;
+      auto channel = std::make_unique<Dialled>(*this, number, hello.submitter, hello.worker, false);
+      link->set_handler(*channel);
+      channel->link = std::move(link);
+      Dialled& accepted = *(dialled_[number] = std::move(channel));
+      return accepted.Release(*accepted.link);
+    }
+    case LinkPurpose::kJoin:
+    case LinkPurpose::kNode: {
+      const bool joining = static_cast<LinkPurpose>(hello.purpose) == LinkPurpose::kJoin;
+      if (joining && !is_head()) return;
+      auto peer = std::make_unique<Peer>(*this, next_peer_++, hello.node);
+      peer->ready = true;
+      peer->joining = joining;
+      link->set_handler(*peer);
+      peer->link = std::move(link);
+      peers_[peer->number] = std::move(peer);
+      return;
+    }
+  }
+}
+
+void Cluster::LinkRefused(const std::string& address, RefusalKind, const Error& why) {
+  // Anybody can cause these: a few lines are enough.
+  if (refusals_told_ >= 100) return;
+  ++refusals_told_;
+  std::fprintf(stderr, "weft node: a connection from %s was refused: %s\n", address.c_str(), why.message.c_str());
+}
+
+void Cluster::Received(Peer& peer, std::string_view bytes) {
+  NodeMessage message = DecodeNodeMessage(bytes);
+  if (std::holds_alternative<std::monostate>(message)) {
+    peer.link->Close();
+    return Lost(peer, {ErrorKind::kInvalid, "it sent what cannot be understood"});
+  }
+  if (peer.to_head) {
+    if (!peer.node) peer.node = NodeNumber{};
+    return Deliver({}, message);
+  }
+  if (peer.joining) {
+    if (auto* joins = std::get_if<NodeJoins>(&message)) {
+      JoinAsked asked{.link = peer.number,
+                      .was = joins->was,
+                      .epoch = joins->epoch,
+                      .beat = joins->beat,
+                      .protocol = joins->protocol,
+                      .node = {joins->identity, joins->name, joins->address, joins->resources, joins->labels},
+                      .now_ns = NowNs()};
+      std::vector<MembershipAction> actions;
+      membership_->Handle(asked, actions);
+      return Perform(actions);
+    }
+    peer.node = membership_->NodeOf(peer.number);
+    if (!peer.node) return;  // no member any more
+  }
+  if (!nodes_.contains(peer.node)) return;
+  Deliver(peer.node, message);
+}
+
+void Cluster::Lost(Peer& peer, const Error& why) {
+  ended_.push_back(peer.number);
+  peer.ready = false;
+  const int64_t now = NowNs();
+  if (peer.to_head) {
+    if (head_link_ != peer.number) return;
+    head_link_ = 0;
+    if (peer.refusal != RefusalKind::kNone || !self_) return host_.ClusterRefused(why.message);
+    std::vector<LeaseAction> actions;
+    lease_->Handle(HeadLinkLost{now}, actions);
+    return Perform(actions);
+  }
+  if (peer.joining) {
+    std::vector<MembershipAction> actions;
+    membership_->Handle(MemberLinkClosed{peer.number, why.kind == ErrorKind::kGone, now}, actions);
+    return Perform(actions);
+  }
+  if (auto found = outgoing_.find(peer.node); found != outgoing_.end() && found->second == peer.number) {
+    outgoing_.erase(found);
+  }
+}
+
+void Cluster::Bury() {
+  for (uint64_t number : std::exchange(ended_, {})) {
+    peers_.erase(number);
+    dialled_.erase(number);
+  }
+}
+
+Cluster::Peer* Cluster::PeerFor(NodeNumber node) {
+  if (is_head()) {
+    auto member = membership_->members().find(node);
+    if (member == membership_->members().end()) return nullptr;
+    auto found = peers_.find(member->second.link);
+    return found == peers_.end() ? nullptr : found->second.get();
+  }
+  if (auto found = outgoing_.find(node); found != outgoing_.end()) return peers_.at(found->second).get();
+  auto known = nodes_.find(node);
+  if (known == nodes_.end()) return nullptr;
+  auto where = ParseHostPort(known->second.address);
+  if (!where) return nullptr;
+  auto peer = std::make_unique<Peer>(*this, next_peer_++, node);
+  auto link = Link::Dial(loop_, where->first, where->second, settings_,
+                         EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kNode), .node = self_}), *peer);
+  if (!link) return nullptr;
+  peer->link = std::move(*link);
+  outgoing_[node] = peer->number;
+  return (peers_[peer->number] = std::move(peer)).get();
+}
+
+void Cluster::Send(NodeNumber to, const NodeMessage& message) {
+  if (to ? to == self_ : is_head()) {
+    NodeMessage copy = message;
+    return Deliver(self_, copy);
+  }
+  if (!to) {
+    auto found = peers_.find(head_link_);
+    if (found != peers_.end()) found->second->Send(EncodeNodeMessage(message));
+    return;
+  }
+  if (Peer* peer = PeerFor(to)) peer->Send(EncodeNodeMessage(message));
+}
+
+void Cluster::SendToAll(const NodeMessage& message) {
+  std::vector<NodeNumber> others;
+  for (const auto& [node, other] : nodes_) {
+    if (node != self_) others.push_back(node);
+  }
+  for (NodeNumber node : others) Send(node, message);
+}
+
+void Cluster::SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
+                        std::shared_ptr<const void> keeper) {
+  Peer* peer = PeerFor(to);
+  if (!peer || !peer->ready) return;
+  [[maybe_unused]] auto outcome = peer->link->SendChunk(HeaderBytes(head), payload, std::move(keeper));
+}
+
+void Cluster::DialChannel(ProcessId submitter, ProcessId worker) {
+  auto known = nodes_.find(NodeOf(worker));
+  Result<std::pair<std::string, uint16_t>> where =
+      known == nodes_.end() ? Error{ErrorKind::kGone, "its node is not known"} : ParseHostPort(known->second.address);
+  const uint64_t number = next_peer_++;
+  auto channel = std::make_unique<Dialled>(*this, number, submitter, worker, true);
+  Result<std::unique_ptr<Link>> link =
+      where ? Link::Dial(loop_, where->first, where->second, settings_,
+                         EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kChannel),
+                                      .node = self_,
+                                      .submitter = submitter,
+                                      .worker = worker}),
+                         *channel)
+            : where.error();
+  if (!link) return host_.ChannelConnected(submitter, worker, true, link.error());
+  channel->link = std::move(*link);
+  dialled_[number] = std::move(channel);
+}
+
+// ---- messages -----------------------------------------------------------------------------------------------------
+
+void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
+  if (is_head()) {
+    if (std::holds_alternative<NodeBeat>(message) || std::holds_alternative<NodeLoad>(message) ||
+        std::holds_alternative<WishSent>(message) || std::holds_alternative<JobDescribed>(message) ||
+        std::holds_alternative<NodeFarewell>(message)) {
+      return AtHead(from, message);
+    }
+  } else if (!from) {
+    if (auto* accepted = std::get_if<NodeAccepted>(&message)) {
+      std::vector<LeaseAction> actions;
+      const bool first = !self_;
+      lease_->Handle(HeadAccepted{accepted->epoch, accepted->beat, accepted->node, accepted->lease_ns, NowNs()},
+                     actions);
+      self_ = accepted->node;
+      if (first) host_.ClusterJoined(self_);
+      return Perform(actions);
+    }
+    if (auto* refused = std::get_if<NodeRefused>(&message)) {
+      if (!self_) return host_.ClusterRefused(refused->why);
+      std::vector<LeaseAction> actions;
+      lease_->Handle(HeadDeclaredUsDead{lease_->epoch(), refused->why, NowNs()}, actions);
+      return Perform(actions);
+    }
+    if (auto* confirmed = std::get_if<BeatConfirmed>(&message)) {
+      std::vector<LeaseAction> actions;
+      lease_->Handle(LeaseConfirmed{confirmed->epoch, confirmed->beat, NowNs()}, actions);
+      return Perform(actions);
+    }
+    if (auto* appeared = std::get_if<NodeAppeared>(&message)) {
+      nodes_[appeared->node] = {appeared->name, appeared->address, appeared->resources};
+      return;
+    }
+    if (auto* vanished = std::get_if<NodeVanished>(&message)) return Vanish(vanished->node, vanished->why);
+  }
+  host_.NodeMessageCame(from, message);
+}
+
+void Cluster::Vanish(NodeNumber node, const std::string& why) {
+  if (nodes_.erase(node) == 0) return;
+  if (auto found = outgoing_.find(node); found != outgoing_.end()) {
+    peers_.at(found->second)->link->Close();
+    ended_.push_back(found->second);
+    outgoing_.erase(found);
+  }
+  told_jobs_.erase(node);
+  host_.NodeIsGone(node, why);
+}
+
+void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
+  std::vector<GlobalAction> actions;
+  if (auto* beat = std::get_if<NodeBeat>(&message)) {
+    auto member = membership_->members().find(from);
+    if (member == membership_->members().end()) return;
+    std::vector<MembershipAction> decided;
+    membership_->Handle(BeatCame{member->second.link, beat->beat, beat->epoch, NowNs()}, decided);
+    return Perform(decided);
+  }
+  if (auto* load = std::get_if<NodeLoad>(&message)) {
+    scheduler_->Handle(NodeReported{from, load->placements_seen, load->available, load->free_gpus, load->leases, {}},
+                       actions);
+  } else if (auto* wish = std::get_if<WishSent>(&message)) {
+    const uint64_t key = WishKey(from, wish->wish);
+    const WishId id{from, wish->wish};
+    if (wish->count == 0) {
+      wishes_.erase(key);
+      scheduler_->Handle(WishWithdrawn{id}, actions);
+    } else if (wishes_.contains(key)) {
+      scheduler_->Handle(WishChanged{id, wish->count, wish->placed_heard}, actions);
+    } else {
+      wishes_[key] = *wish;
+      scheduler_->Handle(WorkWished{.wish = id,
+                                    .process = wish->process,
+                                    .job = wish->job.value,
+                                    .shape = wish->shape,
+                                    .count = wish->count,
+                                    .depth = wish->depth},
+                         actions);
+    }
+  } else if (auto* job = std::get_if<JobDescribed>(&message)) {
+    jobs_[job->driver] = std::move(job->session);
+  } else if (std::holds_alternative<NodeFarewell>(message)) {
+    auto member = membership_->members().find(from);
+    if (member == membership_->members().end()) return;
+    std::vector<MembershipAction> decided;
+    membership_->Handle(FarewellCame{member->second.link, NowNs()}, decided);
+    return Perform(decided);
+  }
+  Perform(actions);
+}
+
+// ---- decisions ----------------------------------------------------------------------------------------------------
+
+void Cluster::Perform(std::vector<LeaseAction>& actions) {
+  for (auto& action : std::exchange(actions, {})) {
+    if (auto* join = std::get_if<SendJoin>(&action)) {
+      SendToHead(NodeJoins{join->was,
+                           join->epoch,
+                           join->beat,
+                           kNodeProtocolVersion,
+                           identity_,
+                           options_.name,
+                           own_address_,
+                           options_.resources,
+                           {}});
+    } else if (auto* beat = std::get_if<SendBeat>(&action)) {
+      SendToHead(NodeBeat{beat->beat, beat->epoch});
+    } else if (std::holds_alternative<LinkToHead>(action)) {
+      if (leaving_ || head_link_ != 0) continue;
+      if (Status status = DialHead(); !status) dial_again_ns_ = NowNs() + kDialAgainNs;
+    } else if (auto* give_up = std::get_if<GiveUpWork>(&action)) {
+      return host_.ClusterRefused("the head has given this node up: " + give_up->why);
+    }
+  }
+}
+
+void Cluster::Perform(std::vector<MembershipAction>& actions) {
+  for (auto& action : std::exchange(actions, {})) {
+    if (auto* accept = std::get_if<AcceptNode>(&action)) {
+      const auto& description = membership_->members().at(accept->node).description;
+      auto found = peers_.find(accept->link);
+      if (found != peers_.end()) {
+        found->second->node = accept->node;
+        found->second->Send(
+            EncodeNodeMessage(NodeAccepted{accept->node, accept->epoch, accept->beat, accept->lease_ns}));
+        for (const auto& [node, other] : nodes_) {
+          found->second->Send(EncodeNodeMessage(NodeAppeared{node, other.name, other.address, other.resources}));
+        }
+      }
+      if (accept->again) continue;
+      nodes_[accept->node] = {description.name, description.address, description.resources};
+      NodeAppeared news{accept->node, description.name, description.address, description.resources};
+      for (auto& [number, peer] : peers_) {
+        if (peer->joining && peer->node) peer->Send(EncodeNodeMessage(news));
+      }
+      std::vector<GlobalAction> decided;
+      scheduler_->Handle(NodeJoined{accept->node, description.resources, description.resources, {}, description.labels},
+                         decided);
+      Perform(decided);
+    } else if (auto* refuse = std::get_if<RefuseNode>(&action)) {
+      auto found = peers_.find(refuse->link);
+      if (found == peers_.end()) continue;
+      found->second->Send(EncodeNodeMessage(NodeRefused{refuse->kind == RefuseNode::Kind::kDeclaredDead, refuse->why}));
+      found->second->link->CloseWhenSent();
+    } else if (auto* confirm = std::get_if<ConfirmLease>(&action)) {
+      auto found = peers_.find(confirm->link);
+      if (found != peers_.end()) found->second->Send(EncodeNodeMessage(BeatConfirmed{confirm->beat, confirm->epoch}));
+    } else if (auto* close = std::get_if<CloseMemberLink>(&action)) {
+      auto found = peers_.find(close->link);
+      if (found != peers_.end()) found->second->link->CloseWhenSent();
+    } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
+      std::fprintf(stderr, "weft node: node %u (%s) is no longer in the cluster: %s\n", dead->node.value,
+                   dead->name.c_str(), dead->why.c_str());
+      std::vector<GlobalAction> decided;
+      scheduler_->Handle(NodeLeft{dead->node}, decided);
+      for (auto& [number, peer] : peers_) {
+        if (peer->joining && peer->node && peer->node != dead->node) {
+          peer->Send(EncodeNodeMessage(NodeVanished{dead->node, dead->why}));
+        }
+      }
+      Vanish(dead->node, dead->why);
+      Perform(decided);
+    }
+  }
+}
+
+void Cluster::Perform(std::vector<GlobalAction>& actions) {
+  for (auto& action : std::exchange(actions, {})) {
+    if (auto* place = std::get_if<PlaceWork>(&action)) {
+      auto wish = wishes_.find(WishKey(place->wish.asker, place->wish.number));
+      if (wish == wishes_.end()) continue;
+      const ProcessId job = wish->second.job;
+      if (told_jobs_[place->node].insert(job).second) {
+        Send(place->node, JobDescribed{job, jobs_[job]});
+      }
+      Send(place->wish.asker, WishServed{place->wish.number, place->count});
+      Send(place->node, WorkAssigned{place->wish.asker, place->wish.number, place->placement, place->process, job,
+                                     place->shape, place->count, place->depth});
+    } else if (auto* unplace = std::get_if<UnplaceWork>(&action)) {
+      Send(unplace->wish.asker, WishServed{unplace->wish.number, -static_cast<int64_t>(unplace->count)});
+    } else if (auto* refuse = std::get_if<RefuseWork>(&action)) {
+      wishes_.erase(WishKey(refuse->wish.asker, refuse->wish.number));
+      Send(refuse->wish.asker, WishRefused{refuse->wish.number, 1, refuse->why});
+    } else if (auto* warn = std::get_if<WarnInfeasible>(&action)) {
+      Send(warn->wish.asker, WishRefused{warn->wish.number, 0, warn->why});
+    }
+  }
+}
+
+void Cluster::Leave() {
+  leaving_ = true;
+  if (is_head()) return;
+  SendToHead(NodeFarewell{});
+}
+
+int64_t Cluster::NextDeadline() const {
+  int64_t next = std::min(listener_ ? listener_->NextDeadline() : INT64_MAX, dial_again_ns_);
+  for (const auto& [number, peer] : peers_) next = std::min(next, peer->link->NextDeadline());
+  for (const auto& [number, channel] : dialled_) next = std::min(next, channel->link->NextDeadline());
+  if (membership_) next = std::min(next, membership_->next_wakeup_ns());
+  if (lease_) next = std::min(next, lease_->next_wakeup_ns());
+  return next;
+}
+
+void Cluster::Tick(int64_t now_ns) {
+  // First of all: whether we may still believe in our lease.
+  if (lease_ && lease_->next_wakeup_ns() <= now_ns) {
+    std::vector<LeaseAction> actions;
+    lease_->Handle(LeaseTicked{now_ns}, actions);
+    Perform(actions);
+  }
+  if (dial_again_ns_ <= now_ns) {
+    dial_again_ns_ = INT64_MAX;
+    if (head_link_ == 0 && !leaving_) {
+      if (Status status = DialHead(); !status) dial_again_ns_ = now_ns + kDialAgainNs;
+    }
+  }
+  if (membership_) {
+    std::vector<MembershipAction> actions;
+    // Our own membership needs no network.
+    if (auto self = membership_->members().find(self_); self != membership_->members().end()) {
+      membership_->Handle(BeatCame{own_link_, ++own_beat_, 1, now_ns}, actions);
+    }
+    membership_->Handle(MembershipTicked{now_ns}, actions);
+    Perform(actions);
+  }
+  if (listener_) listener_->Tick(now_ns);
+  std::vector<Link*> links;
+  for (const auto& [number, peer] : peers_) links.push_back(peer->link.get());
+  for (const auto& [number, channel] : dialled_) links.push_back(channel->link.get());
+  for (Link* link : links) link->Tick(now_ns);
+  Bury();
+}
+
+}  // namespace weft::core

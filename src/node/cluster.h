@@ -1,0 +1,132 @@
+// This node's place in a cluster: the links to other daemons, who the others are, and on the head the machines that
+// decide for all (Membership, GlobalScheduler).
+//
+// Owned by the NodeDaemon of a lasting node, on its loop thread. Knows nodes and connections; what concerns processes,
+// leases and objects is the NodeDaemon's business (Cluster::Host). Messages to one node arrive in the order in which
+// they were sent, as long as the link lasts; a node whose link is lost is left to the head's judgement.
+//
+// Each node dials its own link for what it sends to another node; only the link to the head carries both directions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "head/membership.h"
+#include "head/node_lease.h"
+#include "node/lasting_node.h"
+#include "os/event_loop.h"
+#include "scheduling/global_scheduler.h"
+#include "transport/link.h"
+#include "transport/link_listener.h"
+#include "wire/node_messages.h"
+
+namespace weft::core {
+
+class Cluster final : private LinkListener::AcceptHandler {
+ public:
+  class Host {
+   public:
+    // This node has its number: processes may be named from now on.
+    virtual void ClusterJoined(NodeNumber self) = 0;
+    virtual void ClusterRefused(const std::string& why) = 0;
+    virtual void NodeMessageCame(NodeNumber from, NodeMessage& message) = 0;
+    // Its processes are dead, and what it held is lost.
+    virtual void NodeIsGone(NodeNumber node, const std::string& why) = 0;
+    // A connection for the channel of two processes; `dialled` on the submitter's node.
+    virtual void ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) = 0;
+    // Where the payload of a chunk goes, and that it is there; see Link::Handler.
+    virtual uint8_t* ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
+    virtual void ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
+
+   protected:
+    ~Host() = default;
+  };
+
+  // Listens, and on a node that joins, dials the head.
+  static Result<std::unique_ptr<Cluster>> Create(EventLoop& loop, const LastingNodeOptions& options, Host& host);
+  ~Cluster();
+
+  bool is_head() const { return membership_ != nullptr; }
+  NodeNumber self() const { return self_; }
+  const std::string& head_address() const { return head_address_; }
+  struct OtherNode {
+    std::string name;
+    std::string address;
+    ResourceAmounts resources;
+  };
+  const std::map<NodeNumber, OtherNode>& nodes() const { return nodes_; }  // this one too
+  bool Knows(NodeNumber node) const { return nodes_.contains(node); }
+
+  // To another node, or to the head (0). What cannot be sent is lost: the head will declare the node dead.
+  void Send(NodeNumber to, const NodeMessage& message);
+  void SendToHead(const NodeMessage& message) { Send({}, message); }
+  void SendToAll(const NodeMessage& message);
+  void SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
+                 std::shared_ptr<const void> keeper);
+  // Begins to connect; the host hears of the outcome.
+  void DialChannel(ProcessId submitter, ProcessId worker);
+  void Leave();
+
+  int64_t NextDeadline() const;
+  void Tick(int64_t now_ns);
+
+ private:
+  class Peer;     // a link and what it is for
+  class Dialled;  // one that becomes a channel
+
+  Cluster(EventLoop& loop, const LastingNodeOptions& options, Host& host);
+  void LinkAccepted(std::unique_ptr<Link> link, std::string_view hello) override;
+  void LinkRefused(const std::string& address, RefusalKind kind, const Error& why) override;
+  Status Listen();
+  Status DialHead();
+  void Received(Peer& peer, std::string_view bytes);
+  void Lost(Peer& peer, const Error& why);
+  void Deliver(NodeNumber from, NodeMessage& message);
+  void AtHead(NodeNumber from, NodeMessage& message);
+  void Perform(std::vector<LeaseAction>& actions);
+  void Perform(std::vector<MembershipAction>& actions);
+  void Perform(std::vector<GlobalAction>& actions);
+  void Vanish(NodeNumber node, const std::string& why);
+  Peer* PeerFor(NodeNumber node);
+  void Bury();
+
+  EventLoop& loop_;
+  const LastingNodeOptions options_;
+  Host& host_;
+  LinkSettings settings_;
+  NodeIdentity identity_;
+  std::unique_ptr<LinkListener> listener_;
+  std::string own_address_;
+  std::string head_address_;
+  NodeNumber self_;
+  std::map<NodeNumber, OtherNode> nodes_;
+
+  std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by number
+  uint64_t next_peer_ = 1;
+  uint64_t head_link_ = 0;                   // of a node that is not the head
+  std::map<NodeNumber, uint64_t> outgoing_;  // links for what we send
+  std::map<uint64_t, std::unique_ptr<Dialled>> dialled_;
+  std::vector<uint64_t> ended_;            // peers and dialled links to be destroyed outside of their callbacks
+  std::map<ProcessId, std::string> jobs_;  // on the head: how to start workers, by driver
+  std::map<NodeNumber, std::set<ProcessId>> told_jobs_;
+
+  std::unique_ptr<NodeLease> lease_;        // of a node that is not the head
+  std::unique_ptr<Membership> membership_;  // on the head
+  std::unique_ptr<GlobalScheduler> scheduler_;
+  std::map<uint64_t, WishSent> wishes_;  // on the head, by asker and wish
+  uint64_t own_link_ = 0;                // the head's own membership
+  uint64_t own_beat_ = 0;
+  int64_t dial_again_ns_ = INT64_MAX;
+  uint32_t refusals_told_ = 0;
+  bool leaving_ = false;
+};
+
+}  // namespace weft::core

@@ -1,0 +1,343 @@
+// NodeDaemon of a lasting node: what it does for processes of other nodes, and what other nodes do for its own.
+//
+// A process of another node is a client here as long as it has leases or wishes here (remote_clients_). Its messages
+// come as FromProcess, ours to it go as ForProcess. A channel between two nodes is a connection of its own: the
+// submitter's node dials it when the worker's node says that it will be needed, and what follows from the daemon for
+// that pair waits until it is there.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "node/node_daemon.h"
+#include "os/abstract_socket.h"
+#include "wire/peer_message.h"
+
+namespace weft::core {
+namespace {
+
+constexpr uint32_t kMostWished = 1000;  // beyond this the exact number tells the head nothing
+
+}  // namespace
+
+Result<std::unique_ptr<NodeDaemon>> NodeDaemon::CreateLasting(const LastingNodeOptions& options, Started started) {
+  auto prepared = Prepare();
+  if (!prepared) return prepared;
+  NodeDaemon& daemon = **prepared;
+  daemon.lasting_ = true;
+  daemon.options_ = options;
+  daemon.started_ = std::move(started);
+  auto cluster = Cluster::Create(daemon.loop_, options, daemon);
+  if (!cluster) return cluster.error();
+  daemon.cluster_ = std::move(*cluster);
+  if (daemon.cluster_->self()) daemon.Open();
+  return prepared;
+}
+
+void NodeDaemon::ClusterJoined(NodeNumber) {
+  if (cluster_) Open();  // else the constructor of the cluster has not returned yet
+}
+
+// The node has its number: processes can be named.
+void NodeDaemon::Open() {
+  const uint64_t self = cluster_->self().value;
+  next_number_ = (self << 32) + 1;
+  SetUp(options_.resources, options_.object_store_bytes);
+  auto fail = [&](const Error& error) {
+    if (auto started = std::exchange(started_, nullptr)) started(error);
+    EndSession(1);
+  };
+  auto listener = ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), cluster_->head_address()));
+  if (!listener) return fail(listener.error());
+  driver_listener_ = std::move(*listener);
+  auto watch = loop_.Add(driver_listener_.get(), EPOLLIN, [this](uint32_t) { OnDriverConnected(); });
+  if (!watch) return fail(watch.error());
+  if (auto started = std::exchange(started_, nullptr)) started(cluster_->head_address());
+}
+
+void NodeDaemon::ClusterRefused(const std::string& why) {
+  std::fprintf(stderr, "weft node: %s\n", why.c_str());
+  if (auto started = std::exchange(started_, nullptr)) started(Error{ErrorKind::kGone, why});
+  EndSession(1);
+}
+
+void NodeDaemon::OnDriverConnected() {
+  for (;;) {
+    UniqueFd socket = AcceptAbstract(driver_listener_.get());
+    if (!socket) return;
+    // The name can be known by anybody on this machine; only our own user and root come in.
+    auto uid = PeerUid(socket.get());
+    if (!uid || (*uid != ::geteuid() && *uid != 0)) continue;
+    [[maybe_unused]] Status ignored = AddDriver(std::move(socket));  // if it cannot be watched, it sees the end
+  }
+}
+
+bool NodeDaemon::IsElsewhere(ProcessId process) const {
+  return cluster_ && NodeOf(process) != cluster_->self() && (process.value & kObserverBit) == 0;
+}
+
+void NodeDaemon::SendElsewhere(ProcessId process, const Message& message) {
+  cluster_->Send(NodeOf(process), ForProcess{process, Encode(message)});
+}
+
+// ---- what other nodes say -----------------------------------------------------------------------------------------
+
+void NodeDaemon::NodeMessageCame(NodeNumber from, NodeMessage& message) {
+  if (!scheduler_ || ended_) return;
+  std::visit(
+      [&](auto& m) {
+        if constexpr (requires { HandleNode(from, m); }) HandleNode(from, m);
+      },
+      message);
+  Settle();
+}
+
+void NodeDaemon::HandleNode(NodeNumber, JobDescribed& message) {
+  if (FindJob(message.driver) != nullptr || !IsElsewhere(message.driver)) return;
+  auto decoded = Decode(message.session);
+  auto* session = std::get_if<OpenSession>(&decoded);
+  if (session == nullptr || session->worker_command.empty()) return;
+  OpenJob(message.driver, std::move(*session));
+}
+
+void NodeDaemon::HandleNode(NodeNumber, WorkAssigned& message) {
+  placements_seen_ = std::max(placements_seen_, message.placement);
+  load_told_ = false;
+  if (FindJob(message.job) == nullptr || !IsValidShape(message.shape)) return;
+  if (Find(message.process) == nullptr && remote_clients_.emplace(message.process, message.job).second) {
+    scheduler_->Handle(ProcessJoined{message.process, false, {message.job}}, scheduler_actions_);
+  }
+  RereadBlockedFlags();
+  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
+  scheduler_->Handle(LeasesPlaced{message.process, message.shape, message.count, message.depth}, scheduler_actions_);
+}
+
+void NodeDaemon::HandleNode(NodeNumber, WishServed& message) {
+  auto found = wish_keys_.find(message.wish);
+  if (found == wish_keys_.end()) return;
+  SentWish& wish = sent_wishes_.at(found->second);
+  wish.heard += message.count;
+  wish.on_the_way = std::max<int64_t>(0, wish.on_the_way + message.count);
+}
+
+void NodeDaemon::HandleNode(NodeNumber, WishRefused& message) {
+  auto found = wish_keys_.find(message.wish);
+  if (found == wish_keys_.end()) return;
+  const auto key = found->second;
+  auto* process = Find(key.first);
+  if (message.for_ever != 0) {
+    wish_keys_.erase(found);
+    sent_wishes_.erase(key);
+  }
+  if (process == nullptr) return;
+  // No node could ever serve it, as things are. Nothing is refused that a node which joins could serve; the user is
+  // told, since most of the time nobody will.
+  WorkerOutput words{ProcessId{}, 0, 1, "weft: " + message.why + "\n", ""};
+  if (auto* driver = Find(process->job)) Send(*driver, words);
+}
+
+void NodeDaemon::HandleNode(NodeNumber from, ForProcess& message) {
+  auto decoded = Decode(message.message);
+  auto* process = Find(message.process);
+  if (auto* granted = std::get_if<LeaseGranted>(&decoded)) {
+    auto served = sent_wishes_.find({message.process, granted->shape});
+    if (served != sent_wishes_.end() && served->second.on_the_way > 0) --served->second.on_the_way;
+    if (process == nullptr || process->stage != Process::Stage::kReady) {
+      cluster_->Send(from, FromProcess{message.process, {}, Encode(ReturnLease{granted->lease})});
+      return;
+    }
+    auto waiting = awaiting_channel_.find({message.process, granted->worker});
+    if (waiting != awaiting_channel_.end()) return waiting->second.push_back(std::move(decoded));
+    if (!process->peers.contains({granted->worker, true})) return;  // it could not be connected
+    scheduler_->Handle(LeaseHadElsewhere{message.process, granted->shape}, scheduler_actions_);
+    return Send(*process, decoded);
+  }
+  const bool known = std::holds_alternative<LeaseRecalled>(decoded) || std::holds_alternative<LeaseRefused>(decoded) ||
+                     std::holds_alternative<ProcessDied>(decoded) || std::holds_alternative<WorkerOutput>(decoded) ||
+                     std::holds_alternative<ObjectsFreed>(decoded);
+  if (known && process != nullptr && process->stage == Process::Stage::kReady) Send(*process, decoded);
+}
+
+void NodeDaemon::HandleNode(NodeNumber from, FromProcess& message) {
+  if (NodeOf(message.process) != from) return;
+  auto decoded = Decode(message.message);
+  if (auto* returned = std::get_if<ReturnLease>(&decoded)) {
+    RereadBlockedFlags();
+    if (ProcessId worker = scheduler_->WorkerOf(returned->lease, message.process)) {
+      PoolOf(worker).WorkerWasFreed(worker, NowNs());
+    }
+    scheduler_->Handle(LeaseReturned{message.process, returned->lease}, scheduler_actions_);
+  } else if (auto* freed = std::get_if<FreeObjects>(&decoded)) {
+    FreeHere(freed->locations, nullptr);
+  }
+}
+
+void NodeDaemon::HandleNode(NodeNumber from, RoutedAcross& message) {
+  if (NodeOf(message.from) != from) return;
+  auto* target = Find(message.to);
+  if (target == nullptr || target->stage != Process::Stage::kReady) {
+    auto death = deaths_.find(message.to);
+    return SendElsewhere(message.from,
+                         ProcessDied{message.to, 0, death != deaths_.end() ? death->second : "it has ended"});
+  }
+  Send(*target, Routed{message.from, std::move(message.payload)});
+}
+
+void NodeDaemon::HandleNode(NodeNumber from, ProcessVanished& message) {
+  if (NodeOf(message.process) == from) RemoteProcessDied(message.process, message.pid, message.how);
+}
+
+void NodeDaemon::RemoteProcessDied(ProcessId id, int32_t pid, const std::string& how) {
+  deaths_[id] = how;
+  remote_peers_.erase(id);
+  for (auto& [other_id, other] : processes_) {
+    for (bool submits : {false, true}) {
+      auto peer = other->peers.find({id, submits});
+      if (peer == other->peers.end()) continue;
+      other->freed_slots.push_back(peer->second.own_slot);
+      other->peers.erase(peer);
+    }
+    if (other->stage != Process::Stage::kReady) continue;
+    Send(*other, ProcessDied{id, pid, how});
+    if (other->doorbell) other->doorbell->WakeAll();
+  }
+  std::erase_if(awaiting_channel_, [&](const auto& entry) { return entry.first.second == id; });
+  if (remote_clients_.erase(id) > 0) scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
+  // A driver: all that was started for it ends.
+  if (Job* job = FindJob(id); job != nullptr && !job->ending) EndProcessesOf(*job);
+  Settle();
+}
+
+void NodeDaemon::NodeIsGone(NodeNumber node, const std::string& why) {
+  if (!scheduler_) return;
+  const std::string how = "was lost with its node (" + why + ")";
+  std::set<ProcessId> lost;
+  for (const auto& [id, job] : remote_clients_) {
+    if (NodeOf(id) == node) lost.insert(id);
+  }
+  for (const auto& [driver, job] : jobs_) {
+    if (NodeOf(driver) == node) lost.insert(driver);
+  }
+  for (ProcessId id : remote_peers_) {
+    if (NodeOf(id) == node) lost.insert(id);
+  }
+  for (ProcessId id : lost) RemoteProcessDied(id, 0, how);
+}
+
+// ---- channels -----------------------------------------------------------------------------------------------------
+
+// To a process of another node that was granted a worker of ours: it connects before it hears of the grant.
+void NodeDaemon::GrantElsewhere(const GrantLease& action) {
+  auto* worker = Find(action.worker);
+  WEFT_CHECK(worker != nullptr, "the scheduler knows the living only");
+  PoolOf(action.worker).WorkerWasLeased(action.worker);
+  worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
+  remote_peers_.insert(action.process);
+  if (wanted_channels_.insert({action.process, action.worker}).second) {
+    cluster_->Send(NodeOf(action.process), ChannelWanted{action.process, action.worker});
+  }
+  SendElsewhere(action.process, LeaseGranted{action.shape, action.lease, action.worker, action.gpus});
+}
+
+void NodeDaemon::HandleNode(NodeNumber from, ChannelWanted& message) {
+  if (NodeOf(message.worker) != from || Find(message.submitter) == nullptr) return;
+  remote_peers_.insert(message.worker);
+  awaiting_channel_.try_emplace({message.submitter, message.worker});
+  cluster_->DialChannel(message.submitter, message.worker);
+}
+
+void NodeDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) {
+  auto* own = Find(dialled ? submitter : worker);
+  const ProcessId other = dialled ? worker : submitter;
+  std::vector<Message> waiting;
+  if (auto found = awaiting_channel_.find({submitter, worker}); dialled && found != awaiting_channel_.end()) {
+    waiting = std::move(found->second);
+    awaiting_channel_.erase(found);
+  }
+  std::optional<uint32_t> slot;
+  if (own != nullptr && own->stage == Process::Stage::kReady && socket.ok()) slot = TakeSlot(*own);
+  if (!slot) {
+    if (!socket.ok()) {
+      std::fprintf(stderr, "weft node: no connection for a channel to process %s: %s\n", ToString(other).c_str(),
+                   socket.error().message.c_str());
+    }
+    for (auto& message : waiting) {
+      if (auto* granted = std::get_if<LeaseGranted>(&message)) {
+        cluster_->Send(NodeOf(worker), FromProcess{submitter, {}, Encode(ReturnLease{granted->lease})});
+      }
+    }
+    return;
+  }
+  own->peers[{other, dialled}] = Peer{*slot, 0};
+  Send(*own, StreamOpened{other, *slot, static_cast<uint8_t>(dialled ? 1 : 0)}, {ShareFd(std::move(*socket))});
+  for (auto& message : waiting) {
+    if (auto* granted = std::get_if<LeaseGranted>(&message)) {
+      scheduler_->Handle(LeaseHadElsewhere{submitter, granted->shape}, scheduler_actions_);
+    }
+    Send(*own, message);
+  }
+  Settle();
+}
+
+// ---- to the head --------------------------------------------------------------------------------------------------
+
+// After each turn of the loop: what the head should know and does not.
+void NodeDaemon::TellHead() {
+  if (!cluster_ || !scheduler_ || ended_) return;
+  NodeLoad load{.placements_seen = placements_seen_};
+  const FreeResources& left = scheduler_->left();
+  for (const auto& [name, amount] : left.amounts().amounts()) {
+    if (amount > 0 && name != kGuestWorker) load.available.emplace_back(name, amount);
+  }
+  load.free_gpus = left.gpus();
+  load.leases = static_cast<uint32_t>(scheduler_->lease_count());
+  if (!load_told_ || load.available != told_load_.available || load.free_gpus != told_load_.free_gpus ||
+      load.leases != told_load_.leases) {
+    load_told_ = true;
+    told_load_ = load;
+    cluster_->SendToHead(load);
+  }
+
+  std::set<std::pair<ProcessId, ResourceAmounts>> present;
+  std::vector<WishSent> to_send;
+  for (const auto& unmet : scheduler_->Unmet()) {
+    const Process* process = Find(unmet.process);
+    if (process == nullptr || cluster_->nodes().size() < 2) continue;
+    std::pair<ProcessId, ResourceAmounts> key{unmet.process, unmet.shape};
+    auto [entry, fresh] = sent_wishes_.try_emplace(key);
+    SentWish& wish = entry->second;
+    if (fresh) {
+      wish.number = next_wish_++;
+      wish_keys_[wish.number] = key;
+    }
+    present.insert(key);
+    const int64_t rest = std::max<int64_t>(0, std::min(unmet.count, kMostWished) - wish.on_the_way);
+    if (!fresh && rest == wish.count && wish.heard == wish.told_heard) continue;
+    wish.count = static_cast<uint32_t>(rest);
+    wish.told_heard = wish.heard;
+    if (fresh && rest == 0) continue;
+    wish.sent = true;
+    to_send.push_back(
+        {wish.number, unmet.process, process->job, unmet.shape, std::max(wish.count, 1u), unmet.depth, wish.heard});
+  }
+  for (auto entry = sent_wishes_.begin(); entry != sent_wishes_.end();) {
+    if (present.contains(entry->first)) {
+      ++entry;
+      continue;
+    }
+    if (entry->second.sent) to_send.push_back({.wish = entry->second.number, .process = entry->first.first});
+    wish_keys_.erase(entry->second.number);
+    entry = sent_wishes_.erase(entry);
+  }
+  for (WishSent& wish : to_send) {
+    if (wish.count > 0 && told_jobs_.insert(wish.job).second) {
+      // How its workers are started there, before anything is placed.
+      cluster_->SendToHead(JobDescribed{wish.job, Encode(FindJob(wish.job)->session)});
+    }
+    cluster_->SendToHead(wish);
+  }
+}
+
+}  // namespace weft::core

@@ -1,0 +1,115 @@
+#include "wire/node_messages.h"
+
+#include "wire/fields.h"
+
+namespace weft::core {
+
+template <class V>
+void Fields(V& v, NodeHello& m) {
+  v(m.purpose, m.node, m.submitter, m.worker);
+}
+template <class V>
+void Fields(V& v, NodeJoins& m) {
+  v(m.was, m.epoch, m.beat, m.protocol, m.identity, m.name, m.address, m.resources, m.labels);
+}
+template <class V>
+void Fields(V& v, NodeAccepted& m) {
+  v(m.node, m.epoch, m.beat, m.lease_ns);
+}
+template <class V>
+void Fields(V& v, NodeRefused& m) {
+  v(m.dead, m.why);
+}
+template <class V>
+void Fields(V& v, NodeBeat& m) {
+  v(m.beat, m.epoch);
+}
+template <class V>
+void Fields(V& v, BeatConfirmed& m) {
+  v(m.beat, m.epoch);
+}
+template <class V>
+void Fields(V& v, NodeAppeared& m) {
+  v(m.node, m.name, m.address, m.resources);
+}
+template <class V>
+void Fields(V& v, NodeVanished& m) {
+  v(m.node, m.why);
+}
+template <class V>
+void Fields(V&, NodeFarewell&) {}
+template <class V>
+void Fields(V& v, NodeLoad& m) {
+  v(m.placements_seen, m.available, m.free_gpus, m.leases);
+}
+template <class V>
+void Fields(V& v, WishSent& m) {
+  v(m.wish, m.process, m.job, m.shape, m.count, m.depth, m.placed_heard);
+}
+template <class V>
+void Fields(V& v, WorkAssigned& m) {
+  v(m.asker, m.wish, m.placement, m.process, m.job, m.shape, m.count, m.depth);
+}
+template <class V>
+void Fields(V& v, WishServed& m) {
+  v(m.wish, m.count);
+}
+template <class V>
+void Fields(V& v, WishRefused& m) {
+  v(m.wish, m.for_ever, m.why);
+}
+template <class V>
+void Fields(V& v, JobDescribed& m) {
+  v(m.driver, m.session);
+}
+template <class V>
+void Fields(V& v, ForProcess& m) {
+  v(m.process, m.message);
+}
+template <class V>
+void Fields(V& v, FromProcess& m) {
+  v(m.process, m.job, m.message);
+}
+template <class V>
+void Fields(V& v, RoutedAcross& m) {
+  v(m.from, m.to, m.payload);
+}
+template <class V>
+void Fields(V& v, ProcessVanished& m) {
+  v(m.process, m.pid, m.how);
+}
+template <class V>
+void Fields(V& v, ChannelWanted& m) {
+  v(m.submitter, m.worker);
+}
+template <class V>
+void Fields(V& v, PullObject& m) {
+  v(m.request, m.location);
+}
+template <class V>
+void Fields(V& v, PullFailed& m) {
+  v(m.request, m.why);
+}
+template <class V>
+void Fields(V& v, CopiesDropped& m) {
+  v(m.locations);
+}
+
+std::string EncodeHello(const NodeHello& hello) {
+  ByteWriter out;
+  FieldWriter writer{out};
+  Fields(writer, const_cast<NodeHello&>(hello));
+  return out.Take();
+}
+
+bool DecodeHello(std::string_view bytes, NodeHello* hello) {
+  ByteReader in(bytes);
+  FieldReader reader{in};
+  Fields(reader, *hello);
+  return in.ok() && in.AtEnd();
+}
+
+std::string EncodeNodeMessage(const NodeMessage& message) { return EncodeVariant(message); }
+NodeMessage DecodeNodeMessage(std::string_view bytes) { return DecodeVariant<NodeMessage>(bytes); }
+
+}  // namespace weft::core
