@@ -157,6 +157,20 @@ core::ResourceAmounts Resources(const InitOptions& options) {
   return amounts;
 }
 
+// Of the cluster to join; empty: none.
+std::string ClusterAddress(const InitOptions& options) {
+  std::string address = options.address;
+  const char* given = std::getenv("WEFT_ADDRESS");
+  if (address.empty() && given) address = given;
+  if (address.empty() || address == "local") return "";
+  if (options.num_cpus || options.num_gpus != 0 || !options.resources.empty() || options.object_store_memory != 0) {
+    throw std::invalid_argument(
+        "weft::init: num_cpus, num_gpus, resources and object_store_memory are for private sessions; a cluster has "
+        "what its nodes have (weft start --num-cpus=...)");
+  }
+  return address;
+}
+
 std::vector<std::string> WorkerOf(const InitOptions& options, const std::string& program) {
   std::vector<std::string> command{program, "worker"};
   for (const std::string& library : options.libraries) {
@@ -261,7 +275,8 @@ uint32_t OpenSession(const InitOptions& options) {
   std::string executable = OwnExecutable();
   session.daemon_path = FindProgram(options, executable);
   session.open.pid = ::getpid();
-  session.open.resources = Resources(options);
+  session.address = ClusterAddress(options);
+  if (session.address.empty()) session.open.resources = Resources(options);
   session.open.object_store_bytes = options.object_store_memory;
   session.open.python_workers = 0;
   session.open.worker_command =

@@ -4,11 +4,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "base/clock.h"
+#include "os/abstract_socket.h"
 #include "os/cpu_count.h"
 #include "os/futex.h"
 #include "os/socket.h"
@@ -39,19 +42,53 @@ Runtime::Runtime() {
 
 Result<std::unique_ptr<Runtime>> Runtime::StartSession(SessionOptions options) {
   std::unique_ptr<Runtime> runtime(new Runtime());
-  auto pair = StreamSocketPair();
-  if (!pair) return pair.error();
-  runtime->socket_ = std::move(pair->first);
-  auto pid = SpawnWithSocket({options.daemon_path, "node"}, pair->second.get());
-  if (!pid) return pid.error();
-  runtime->daemon_pid_ = *pid;
-  pair->second.Reset();
+  if (!options.address.empty()) {
+    if (Status status = runtime->ConnectToNode(options.address); !status) return status.error();
+  } else {
+    auto pair = StreamSocketPair();
+    if (!pair) return pair.error();
+    runtime->socket_ = std::move(pair->first);
+    auto pid = SpawnWithSocket({options.daemon_path, "node"}, pair->second.get());
+    if (!pid) return pid.error();
+    runtime->daemon_pid_ = *pid;
+    pair->second.Reset();
+  }
   if (auto status = runtime->Handshake(options.open); !status.ok()) {
     runtime->Stop();
     return status.error();
   }
   runtime->StartThreads();
   return runtime;
+}
+
+Status Runtime::ConnectToNode(const std::string& address) {
+  std::string wanted = address;
+  if (wanted.rfind("localhost:", 0) == 0) wanted.replace(0, 9, "127.0.0.1");
+  std::vector<NodeSocket> nodes = FindNodeSockets(::geteuid());
+  std::set<std::string> clusters;
+  for (const NodeSocket& node : nodes) clusters.insert(node.cluster);
+  std::string list;
+  for (const std::string& cluster : clusters) list += (list.empty() ? "" : ", ") + cluster;
+  if (wanted == "auto" && clusters.size() > 1) {
+    return Error{ErrorKind::kInvalid, "this machine belongs to several clusters (" + list +
+                                          "); give the address of one of them instead of \"auto\""};
+  }
+  for (const NodeSocket& node : nodes) {
+    if (wanted != "auto" && node.cluster != wanted) continue;
+    auto socket = ConnectAbstract(node.name);
+    if (!socket) continue;  // it has just ended
+    auto uid = PeerUid(socket->get());
+    if (!uid || (*uid != ::geteuid() && *uid != 0)) continue;
+    socket_ = std::move(*socket);
+    return {};
+  }
+  std::string why = wanted == "auto" ? "no node of a cluster runs on this machine"
+                                     : "no node of the cluster " + address + " runs on this machine";
+  if (!list.empty()) why += " (there are nodes of " + list + ")";
+  return Error{ErrorKind::kGone, why +
+                                     "; start one with `weft start --head`, or join the cluster with `weft start "
+                                     "--address=" +
+                                     (wanted == "auto" ? "HOST:PORT" : address) + "`"};
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::JoinAsWorker(UniqueFd socket) {
@@ -72,6 +109,7 @@ Status Runtime::Handshake(const Message& hello) {
   SendQueued();
   auto received = NextMessage();
   if (!received) return Error{ErrorKind::kGone, "the node daemon ended before it was ready"};
+  if (auto* refused = std::get_if<SessionRefused>(&received->message)) return Error{ErrorKind::kInvalid, refused->why};
   auto* welcome = std::get_if<Welcome>(&received->message);
   if (!welcome || received->fds.empty() || received->fds.size() > 2) {
     return Error{ErrorKind::kGone, "the node daemon answered with something else"};
@@ -122,6 +160,11 @@ void Runtime::Stop() {
     Bump();
     doorbell_->WakeBackground();
     background_thread_.join();
+    // What a worker has replied last must leave before its process ends.
+    for (auto& [process, peer] : submitters_) {
+      if (SharedStream* stream = peer->channel.stream(); stream && !peer->dead)
+        stream->AwaitFlushed(NowNs() + kLeaveNs);
+    }
     // The daemon sends the workers' last output and closes; the link thread reads until then.
     if (is_worker_) ::shutdown(socket_.get(), SHUT_RDWR);
     // A daemon that does not end is killed, and then the link thread reads the end.
@@ -130,6 +173,7 @@ void Runtime::Stop() {
       daemon_pid_ = -1;
     }
     link_thread_.join();
+    if (streams_) streams_->Stop();  // the link thread may have started it until now
   }
   if (socket_.valid()) ::shutdown(socket_.get(), SHUT_RDWR);
   EndEvents(Receiver::kFrontEnd);

@@ -195,7 +195,7 @@ void Runtime::SetWakeUps(bool any) {
     const auto i = static_cast<size_t>(number);
     due_list_.push_back(peer_of_worker_[i]);
     size_t wanted = any ? 1 : owner_->RepliesUntilWanted(workers[i]);
-    peer_of_worker_[i]->channel->AskWakeAfter(wanted);
+    peer_of_worker_[i]->channel.AskWakeAfter(wanted);
   }
 }
 
@@ -203,7 +203,7 @@ bool Runtime::AnyDue() {
   // Called without the lock by the one poller, which made the list (SetWakeUps) before it unlocked; nobody else makes
   // one while somebody polls. Channels live as long as the runtime.
   for (Peer* peer : due_list_) {
-    if (peer->channel->WakeIsDue()) return true;
+    if (peer->channel.WakeIsDue()) return true;
   }
   return false;
 }
