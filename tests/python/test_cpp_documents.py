@@ -22,7 +22,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build" / "release"
 DOCUMENTS = [ROOT / "README.md", ROOT / "docs/user/cpp.md", ROOT / "docs/user/cpp_coming_from.md"]
-COMPILE = ["g++", "-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", f"-I{BUILD / 'include'}"]
+STRICT = ["-std=c++20", "-Wall", "-Wextra", "-Werror", f"-I{ROOT / 'include'}", f"-I{BUILD / 'include'}"]
+COMPILE = ["g++", *STRICT]
+UNUSED = ["-Wno-unused-variable", "-Wno-unused-but-set-variable"]  # snippets show more than they use
 LINK = [f"-L{BUILD / 'lib'}", "-lweft", f"-Wl,-rpath,{BUILD / 'lib'}", "-Wl,--build-id"]
 
 pytestmark = [
@@ -121,8 +123,8 @@ def test_block(document, index, tmp_path):
         assert output == re.findall(r"^print\(.*\)  # (.*)$", python.text, re.M)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS[1:], ids=lambda path: path.stem)
-def test_parts(document, tmp_path):
+def program_of_parts(document: Path) -> tuple[str, list[str]]:
+    """Its source, and what it prints."""
     parts = [block for block in blocks(document) if kind(block) == "part"]
     source, calls, expected = "", [], []
     for block in parts:
@@ -136,9 +138,31 @@ def test_parts(document, tmp_path):
             calls.append(f"  {name}();\n  std::fflush(stdout);\n")
             expected += said("\n".join(statements))
     source += '#line 1 "main"\nint main() {\n  auto session = start();\n' + "".join(calls) + "}\n"
-    unused = ["-Wno-unused-variable", "-Wno-unused-but-set-variable"]  # snippets show more than they use
-    program = build(source, tmp_path, "parts", *unused)
+    return source, expected
+
+
+@pytest.mark.parametrize("document", DOCUMENTS[1:], ids=lambda path: path.stem)
+def test_parts(document, tmp_path):
+    source, expected = program_of_parts(document)
+    program = build(source, tmp_path, "parts", *UNUSED)
     assert printed(run([program], tmp_path).stdout) == expected
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="needs clang++")
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_clang(document, tmp_path):
+    """Everything that compiles, compiles with Clang as well, and what must not does not."""
+    sources = [block.text for block in blocks(document) if kind(block) in ("program", "library")]
+    if any(kind(block) == "part" for block in blocks(document)):
+        sources.append(program_of_parts(document)[0])
+    launcher = ["ccache"] if shutil.which("ccache") else []
+    for number, source in enumerate(sources):
+        (tmp_path / f"{number}.cc").write_text(source)
+        run([*launcher, "clang++", *STRICT, *UNUSED, "-c", f"{number}.cc", "-o", f"{number}.o"], tmp_path)
+    for block in blocks(document):
+        if kind(block) == "refused":
+            (tmp_path / "refused.cc").write_text(block.text)
+            run(["clang++", *STRICT, "-fsyntax-only", "refused.cc"], tmp_path, code=1)
 
 
 def test_the_messages_of_the_table_are_those_of_the_headers():
