@@ -285,6 +285,16 @@ def all_rows(scale: Scale) -> list[Row]:
         array, [Goal("0", bound=0)])
     add("python_cpp_store", "… growth of the driver's store", "cpp_array", "store_bytes", "B", ["weft"],
         array, [Goal("one array", bound=1.05 * scale.cpp_array_bytes)])
+
+    # ---- the global scheduler alone, without network or processes ----
+    for nodes in (10, 100, 1_000, 10_000):
+        decided = {"parameters": {"nodes": nodes, **timed}, "most_repetitions": 5}
+        add(f"decisions_{nodes}", f"placements decided, {nodes:,} nodes, per second of CPU", "scheduler",
+            "decisions_per_second", "/s", ["weft"],
+            goals=[Goal("≥ 100,000/s", bound=1e5)] if nodes == 1_000 else [], **decided, **rate)
+        if nodes == 1_000:
+            add(f"decisions_{nodes}_memory", f"… memory of the scheduler per node, {nodes:,} nodes", "scheduler",
+                "bytes_per_node", "B", ["weft"], goals=[Goal("< 10 kB", bound=1e4)], **decided)
     # fmt: on
     return rows
 
@@ -293,7 +303,6 @@ def all_rows(scale: Scale) -> list[Row]:
 NOT_MEASURED = [
     "placement groups",
     "several nodes: remote tasks, transfers, broadcast",
-    "the scheduler in the simulator",
     "parameter server and allreduce",
     "several drivers in one session (several clients are tasks that submit tasks)",
 ]

@@ -53,12 +53,16 @@ def cpp_array(size, min_seconds):
     return {**seconds_each(there_and_back, min_seconds, block=20), "copied_bytes": copied, "store_bytes": grown}
 
 
+def scheduler(nodes, min_seconds):
+    return programs.run("weft_bench_scheduler", nodes, max(min_seconds, 0.05))
+
+
 def start():
     import reference_workloads
     import weft
 
     weft.init(num_cpus=2)
-    return {**reference_workloads.define(weft), "cpp_array": cpp_array}, weft.shutdown
+    return {**reference_workloads.define(weft), "cpp_array": cpp_array, "scheduler": scheduler}, weft.shutdown
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "events/event_log.h"
+#include "os/abstract_socket.h"
 #include "os/child_process.h"
 #include "os/memory_limits.h"
 #include "os/socket.h"
@@ -40,19 +42,12 @@ constexpr size_t kMaxUnreadBytes = 256 << 20;
 constexpr size_t kMaxQueuedOutputBytes = 1 << 20;
 // Bytes taken from one connection before others get their turn.
 constexpr int kReceivesPerTurn = 8;
-// Time for an exit status to arrive after the socket has ended; then the process is killed, which a process that only
-// closed its descriptors needs; then its death is announced in any case. In sum well under a second.
-constexpr int64_t kStatusWaitNs = 150 * kMs;
-constexpr int64_t kKillWaitNs = 300 * kMs;
 // How long workers may take to leave in order after the driver's farewell; user code may have exit handlers.
 constexpr int64_t kLeaveNs = 150 * kMs;
 // How long a driver that has said farewell may take to read the last output.
 constexpr int64_t kFarewellNs = 200 * kMs;
 constexpr size_t kMaxShapes = 256;
 constexpr int64_t kMaxGpus = 4096 * kResourceUnit;  // each has an entry of its own
-constexpr size_t kMaxRememberedDeaths = 4096;
-// A zygote that dies without a request is replaced at once, but not more often than this.
-constexpr int64_t kZygotePauseNs = 1000 * kMs;
 // How long output may have been on its way when we read it: whatever ran since may have printed it.
 constexpr int64_t kOutputDelayNs = 10 * kMs;
 // What a worker takes of our descriptors: socket, doorbell, event log, two pipes; and a segment.
@@ -66,7 +61,7 @@ size_t ExpectedFds(const Message& message) { return std::holds_alternative<Segme
 
 }  // namespace
 
-Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
+Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Prepare() {
   auto loop = EventLoop::Create();
   if (!loop) return loop.error();
   std::unique_ptr<NodeDaemon> daemon(new NodeDaemon(std::move(*loop)));
@@ -92,32 +87,59 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
   auto watch = daemon->loop_.Add(daemon->signals_.get(), EPOLLIN, [self](uint32_t) { self->OnSignal(); });
   if (!watch) return watch.error();
 
-  auto process = std::make_unique<Process>();
-  process->id = ProcessId{1};
-  process->is_driver = true;
-  process->stream = std::make_unique<MessageStream>(std::move(driver));
-  watch = daemon->loop_.Add(process->stream->fd(), EPOLLIN,
-                            [self](uint32_t events) { self->OnProcessEvent(ProcessId{1}, events); });
-  if (!watch) return Error{ErrorKind::kInvalid, "the driver's socket cannot be watched: " + watch.error().message};
-  process->watch = *watch;
-  daemon->processes_[process->id] = std::move(process);
   daemon->ListenForObservers();
+  if (const char* streams = std::getenv("WEFT_STREAM_CHANNELS")) daemon->test_streams_ = streams;
   return daemon;
 }
 
-NodeDaemon::NodeDaemon(EventLoop loop)
-    : loop_(std::move(loop)),
-      outputs_(loop_,
-               {.read =
-                    [this](ProcessId worker, std::string_view bytes) {
-                      auto* process = Find(worker);
-                      if (process == nullptr || process->stage != Process::Stage::kConnecting) return;
-                      std::string& last = process->last_stderr;
-                      last.append(bytes);
-                      if (last.size() > 4096) last.erase(0, last.size() - 4096);
-                    },
-                .whole_lines = [this](ProcessId worker, bool is_stderr,
-                                      std::string lines) { ForwardOutput(worker, is_stderr, std::move(lines)); }}) {}
+Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
+  auto daemon = Prepare();
+  if (!daemon) return daemon;
+  if (Status status = (*daemon)->AddDriver(std::move(driver)); !status) return status.error();
+  return daemon;
+}
+
+Result<std::unique_ptr<NodeDaemon>> NodeDaemon::CreateLasting(const LastingNodeOptions& options) {
+  auto prepared = Prepare();
+  if (!prepared) return prepared;
+  NodeDaemon& daemon = **prepared;
+  daemon.lasting_ = true;
+  daemon.next_number_ = (uint64_t{1} << 32) + 1;  // node 1
+  daemon.SetUp(options.resources, options.object_store_bytes);
+  daemon.cluster_address_ = options.head ? options.host + ":" + std::to_string(options.port) : options.head_address;
+  auto listener = ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), daemon.cluster_address_));
+  if (!listener) return listener.error();
+  daemon.driver_listener_ = std::move(*listener);
+  auto watch =
+      daemon.loop_.Add(daemon.driver_listener_.get(), EPOLLIN, [&daemon](uint32_t) { daemon.OnDriverConnected(); });
+  if (!watch) return watch.error();
+  return prepared;
+}
+
+Status NodeDaemon::AddDriver(UniqueFd socket) {
+  auto process = std::make_unique<Process>();
+  const ProcessId id = process->id = process->job = ProcessId{next_number_++};
+  process->is_driver = true;
+  process->stream = std::make_unique<MessageStream>(std::move(socket));
+  auto watch = loop_.Add(process->stream->fd(), EPOLLIN, [this, id](uint32_t events) { OnProcessEvent(id, events); });
+  if (!watch) return Error{ErrorKind::kInvalid, "the driver's socket cannot be watched: " + watch.error().message};
+  process->watch = *watch;
+  processes_[id] = std::move(process);
+  return {};
+}
+
+void NodeDaemon::OnDriverConnected() {
+  for (;;) {
+    UniqueFd socket = AcceptAbstract(driver_listener_.get());
+    if (!socket) return;
+    // The name can be known by anybody on this machine; only our own user and root come in.
+    auto uid = PeerUid(socket.get());
+    if (!uid || (*uid != ::geteuid() && *uid != 0)) continue;
+    [[maybe_unused]] Status ignored = AddDriver(std::move(socket));  // if it cannot be watched, it sees the end
+  }
+}
+
+NodeDaemon::NodeDaemon(EventLoop loop) : loop_(std::move(loop)) {}
 
 NodeDaemon::~NodeDaemon() = default;
 
@@ -126,12 +148,16 @@ int NodeDaemon::Run() {
     loop_.Wait(NextDeadline());
     int64_t now = NowNs();
     CheckClosing();
-    LeaveWhenAlone();
-    if (scheduler_ && !ended_ && leaving_until_ns_ == 0) {
+    for (auto& [driver, job] : jobs_) LeaveWhenAlone(*job);
+    ForgetEndedJobs();
+    if (scheduler_ && !ended_) {
       scheduler_->Handle(TimePassed{now}, scheduler_actions_);
       Settle();
-      pool_->TimePassed(now, pool_actions_);
-      if (guest_pool_) guest_pool_->TimePassed(now, pool_actions_);
+      for (auto& [driver, job] : jobs_) {
+        if (job->leaving_until_ns != 0 || job->ending) continue;
+        job->pool->TimePassed(now, pool_actions_);
+        if (job->guest_pool) job->guest_pool->TimePassed(now, pool_actions_);
+      }
       Settle();
       if (directory_.next_wakeup_ns() <= now) {
         directory_.Handle(DirectoryTicked{now}, directory_actions_);
@@ -151,14 +177,21 @@ int NodeDaemon::Run() {
 
 int64_t NodeDaemon::NextDeadline() const {
   int64_t next = INT64_MAX;
-  if (leaving_until_ns_ != 0) next = leaving_until_ns_;
   for (ProcessId id : closing_) {
     const auto& process = *processes_.at(id);
     next = std::min(next, process.closing_since_ns + (process.kill_sent ? kStatusWaitNs + kKillWaitNs : kStatusWaitNs));
   }
-  if (scheduler_ && leaving_until_ns_ == 0) {
-    next = std::min({next, scheduler_->next_wakeup_ns(), pool_->next_wakeup_ns(), directory_.next_wakeup_ns()});
-    if (guest_pool_) next = std::min(next, guest_pool_->next_wakeup_ns());
+  for (const auto& [driver, job] : jobs_) {
+    if (job->ending) continue;
+    if (job->leaving_until_ns != 0) {
+      next = std::min(next, job->leaving_until_ns);
+      continue;
+    }
+    next = std::min(next, job->pool->next_wakeup_ns());
+    if (job->guest_pool) next = std::min(next, job->guest_pool->next_wakeup_ns());
+  }
+  if (scheduler_) {
+    next = std::min({next, scheduler_->next_wakeup_ns(), directory_.next_wakeup_ns()});
     next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
   }
   return next;
@@ -167,6 +200,11 @@ int64_t NodeDaemon::NextDeadline() const {
 NodeDaemon::Process* NodeDaemon::Find(ProcessId id) {
   auto found = processes_.find(id);
   return found == processes_.end() ? nullptr : found->second.get();
+}
+
+Job* NodeDaemon::FindJob(ProcessId driver) {
+  auto found = jobs_.find(driver);
+  return found == jobs_.end() ? nullptr : found->second.get();
 }
 
 // ---- messages ---------------------------------------------------------------------------------------------------
@@ -229,14 +267,18 @@ void NodeDaemon::HandleMessage(Process& process, ReceivedMessage received) {
 void NodeDaemon::Refuse(Process& process, const std::string& why) {
   std::fprintf(stderr, "weft node: %s %s %s; its connection is closed\n", process.is_driver ? "the driver" : "worker",
                process.is_driver ? "" : ToString(process.id).c_str(), why.c_str());
-  if (process.is_driver) return EndSession(1);
+  if (process.is_driver) return EndJob(process.id, 1);
   process.note = "the node daemon ended it because it " + why;
   BeginClosing(process);
   Kill(process, process.note);
 }
 
 void NodeDaemon::Handle(Process& process, OpenSession& message) {
-  auto refuse = [&](const std::string& why) { Refuse(process, "asked for a session that cannot be: " + why); };
+  auto refuse = [&](const std::string& why) {
+    Send(process, SessionRefused{why});
+    FlushAll();  // it reads this before the end
+    Refuse(process, "asked for a session that cannot be: " + why);
+  };
   if (message.protocol != kProtocolVersion) {
     return refuse("it speaks protocol version " + std::to_string(message.protocol) + ", this program version " +
                   std::to_string(kProtocolVersion) + "; install the same weft on both sides");
@@ -250,45 +292,63 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   if (HasNul(message.working_directory)) return refuse("a NUL byte in its working directory");
 
   process.claimed_pid = message.pid;
-  session_ = std::move(message);
-  auto cpus = static_cast<uint64_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
-  uint64_t most =
-      descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
-  const bool guests = !session_->guest_command.empty();
-  ResourceAmounts resources = session_->resources;
-  if (guests) {
-    resources.emplace_back(kGuestWorker, int64_t{1} << 40);
-    std::sort(resources.begin(), resources.end());
+  if (!lasting_) {
+    SetUp(message.resources, message.object_store_bytes);
+  } else if (!message.resources.empty() || message.object_store_bytes != 0) {
+    return refuse("the resources of a cluster are those of its nodes, not a driver's to choose");
   }
-  scheduler_ = std::make_unique<LocalScheduler>(
-      LocalScheduler::Config{std::move(resources), static_cast<uint32_t>(std::min<uint64_t>(most, 4096))});
-  WorkerPool::Config pool;
-  pool.prestart = static_cast<uint32_t>(std::min<uint64_t>(cpus, kMaxPrestart));
-  pool.keep = static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(cpus, 1), 4096));
-  if (guests) pool.number_step = 2;
-  pool_ = std::make_unique<WorkerPool>(pool);
-  if (guests) {  // none before somebody asks for one
-    guest_pool_ = std::make_unique<WorkerPool>(
-        WorkerPool::Config{.keep = pool.keep, .first_number = pool.first_number + 1, .number_step = 2, .guests = true});
-  }
-  uint64_t store_bytes = session_->object_store_bytes;
-  if (store_bytes == 0) store_bytes = DefaultCapacity(ReadMemoryLimits());
-  budget_ = std::make_unique<MemoryBudget>(MemoryBudget::Options{.capacity_bytes = store_bytes});
-
+  Job& job = OpenJob(process.id, std::move(message));
   if (!Welcomed(process)) return refuse("no descriptors are left for it");
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
-  scheduler_->Handle(ProcessJoined{process.id, false}, scheduler_actions_);
+  scheduler_->Handle(ProcessJoined{process.id, false, {process.id}}, scheduler_actions_);
   FlushAll();  // the driver goes on while we start what it will need
-  pool_->SessionOpened(NowNs(), pool_actions_);
+  job.pool->SessionOpened(NowNs(), pool_actions_);
 }
 
-// The numbers of guests are odd.
-bool NodeDaemon::IsGuest(ProcessId worker) const { return guest_pool_ && worker.value % 2 != 0; }
+void NodeDaemon::SetUp(ResourceAmounts resources, uint64_t store_bytes) {
+  resources_ = resources;
+  uint64_t most =
+      descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
+  resources.emplace_back(kGuestWorker, int64_t{1} << 40);
+  std::sort(resources.begin(), resources.end());
+  scheduler_ = std::make_unique<LocalScheduler>(
+      LocalScheduler::Config{std::move(resources), static_cast<uint32_t>(std::min<uint64_t>(most, 4096))});
+  if (store_bytes == 0) store_bytes = DefaultCapacity(ReadMemoryLimits());
+  budget_ = std::make_unique<MemoryBudget>(MemoryBudget::Options{.capacity_bytes = store_bytes});
+}
 
-WorkerPool& NodeDaemon::PoolOf(ProcessId worker) { return IsGuest(worker) ? *guest_pool_ : *pool_; }
+Job& NodeDaemon::OpenJob(ProcessId driver, OpenSession session) {
+  auto job = std::make_unique<Job>();
+  job->driver = driver;
+  job->session = std::move(session);
+  auto cpus = static_cast<uint64_t>(AmountOf(resources_, kCpu) / kResourceUnit);
+  WorkerPool::Config pool;
+  pool.kind = {driver, false};
+  pool.prestart = static_cast<uint32_t>(std::min<uint64_t>(cpus, kMaxPrestart));
+  pool.keep = static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(cpus, 1), 4096));
+  job->pool = std::make_unique<WorkerPool>(pool, &next_number_);
+  if (!job->session.guest_command.empty()) {  // none before somebody asks for one
+    job->guest_pool =
+        std::make_unique<WorkerPool>(WorkerPool::Config{.keep = pool.keep, .kind = {driver, true}}, &next_number_);
+  }
+  job->outputs = std::make_unique<WorkerOutputs>(
+      loop_, WorkerOutputs::Listener{
+                 .read =
+                     [this](ProcessId worker, std::string_view bytes) {
+                       auto* process = Find(worker);
+                       if (process == nullptr || process->stage != Process::Stage::kConnecting) return;
+                       std::string& last = process->last_stderr;
+                       last.append(bytes);
+                       if (last.size() > 4096) last.erase(0, last.size() - 4096);
+                     },
+                 .whole_lines = [this](ProcessId worker, bool is_stderr,
+                                       std::string lines) { ForwardOutput(worker, is_stderr, std::move(lines)); }});
+  return *(jobs_[driver] = std::move(job));
+}
 
-const std::vector<std::string>& NodeDaemon::ZygoteCommand() const {
-  return session_->python_workers != 0 ? session_->worker_command : session_->guest_command;
+WorkerPool& NodeDaemon::PoolOf(ProcessId worker) {
+  const Process& process = *Find(worker);
+  return *FindJob(process.job)->PoolOf(process.guest);
 }
 
 bool NodeDaemon::Welcomed(Process& process) {
@@ -301,11 +361,11 @@ bool NodeDaemon::Welcomed(Process& process) {
   process.stage = Process::Stage::kReady;
   Welcome welcome;
   welcome.process = process.id;
-  welcome.driver = ProcessId{1};
-  welcome.python_workers = session_->python_workers;
+  welcome.driver = process.job;
+  welcome.python_workers = FindJob(process.job)->session.python_workers;
   welcome.object_store_bytes = budget_->capacity_bytes();
   welcome.reserved_bytes = budget_->Admit(process.id, kReservedBytes);
-  welcome.cpus = static_cast<uint32_t>(AmountOf(session_->resources, kCpu) / kResourceUnit);
+  welcome.cpus = static_cast<uint32_t>(AmountOf(resources_, kCpu) / kResourceUnit);
   std::vector<SharedFd> fds{process.doorbell_fd};
   if (keep_events_) {
     auto log = CreateEventLog(process.id);
@@ -326,17 +386,7 @@ void NodeDaemon::Handle(Process& process, WorkerReady& message) {
   if (!Welcomed(process)) return Refuse(process, "found no descriptors left");
   process.last_stderr.clear();
   PoolOf(process.id).WorkerBecameReady(process.id, NowNs());
-  scheduler_->Handle(ProcessJoined{process.id, true, IsGuest(process.id)}, scheduler_actions_);
-}
-
-void NodeDaemon::AdoptClaimedPid(Process& process) {
-  // Its zygote has died before it could tell the number. Believed only if it is really our child: we might kill it.
-  pid_t pid = process.claimed_pid;
-  if (process.pid != 0 || pid <= 0 || pids_.contains(pid)) return;
-  siginfo_t info{};
-  if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return;
-  process.pid = pid;
-  pids_[pid] = process.id;
+  scheduler_->Handle(ProcessJoined{process.id, true, {process.job, process.guest}}, scheduler_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, RequestLeases& message) {
@@ -368,7 +418,8 @@ void NodeDaemon::Handle(Process& process, Blocked&) {
 
 void NodeDaemon::HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd) {
   Status status = segments_.Adopt(SegmentId{process.id.value}, UniqueFd(fd.Release()), message.size);
-  if (!status.ok()) Refuse(process, "offered a segment that cannot be kept: " + status.error().message);
+  if (!status.ok()) return Refuse(process, "offered a segment that cannot be kept: " + status.error().message);
+  FindJob(process.job)->segments.insert(SegmentId{process.id.value});
 }
 
 void NodeDaemon::Handle(Process& process, OpenSegment& message) {
@@ -393,9 +444,9 @@ void NodeDaemon::Handle(Process& process, RouteTo& message) {
   auto* target = Find(message.to);
   if (target == nullptr || target->stage != Process::Stage::kReady) {
     auto death = deaths_.find(message.to);
-    std::string how = death != deaths_.end()            ? death->second
-                      : message.to.value > last_number_ ? "it never existed"
-                                                        : "it has ended";
+    std::string how = death != deaths_.end()             ? death->second
+                      : message.to.value >= next_number_ ? "it never existed"
+                                                         : "it has ended";
     // A process that is closing will be announced; the answer then comes twice, which does no harm.
     return Send(process, ProcessDied{message.to, 0, std::move(how)});
   }
@@ -433,31 +484,70 @@ ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
 
 void NodeDaemon::Handle(Process& process, Farewell&) {
   if (!process.is_driver) return Refuse(process, "said farewell, which only a driver does");
-  if (leaving_until_ns_ != 0) return;
-  leaving_until_ns_ = NowNs() + kLeaveNs;
+  Job& job = *FindJob(process.job);
+  if (job.leaving_until_ns != 0) return;
+  job.leaving_until_ns = NowNs() + kLeaveNs;
   for (auto& [id, other] : processes_) {
-    if (!other->is_driver && other->stage == Process::Stage::kReady) Send(*other, Exit{.now = 1});
+    if (other->job == process.job && !other->is_driver && other->stage == Process::Stage::kReady) {
+      Send(*other, Exit{.now = 1});
+    }
   }
 }
 
-// After the farewell: ends the session when all workers have left, or had their time.
-void NodeDaemon::LeaveWhenAlone() {
-  if (leaving_until_ns_ == 0 || ended_) return;
+// After the farewell: ends the job when all its workers have left, or had their time.
+void NodeDaemon::LeaveWhenAlone(Job& job) {
+  if (job.leaving_until_ns == 0 || job.ending || ended_) return;
   bool alone = true;
-  Process* driver = nullptr;
+  Process* driver = Find(job.driver);
   for (auto& [id, process] : processes_) {
-    if (process->is_driver) driver = process.get();
+    if (process->job != job.driver) continue;
     alone = alone && (process->is_driver || process->stage == Process::Stage::kConnecting);
   }
-  if (!alone && NowNs() < leaving_until_ns_) return;
+  if (!alone && NowNs() < job.leaving_until_ns) return;
   // What was printed before still reaches the driver, which reads until we close.
-  outputs_.DrainAll();
+  job.outputs->DrainAll();
   int64_t deadline = NowNs() + kFarewellNs;
   while (driver && driver->stream->Flush() && driver->stream->queued_bytes() > 0 && NowNs() < deadline) {
     pollfd waiting{driver->stream->fd(), POLLOUT, 0};
     ::poll(&waiting, 1, 10);
   }
-  EndSession(0);
+  EndJob(job.driver, 0);
+}
+
+void NodeDaemon::EndJob(ProcessId driver, int exit_code) {
+  if (!lasting_) return EndSession(exit_code);
+  Process* process = Find(driver);
+  if (process == nullptr || process->stage == Process::Stage::kClosing) return;
+  process->stage = Process::Stage::kClosing;
+  if (Job* job = FindJob(driver)) {
+    job->ending = true;
+    // The zygote first, so that it forks no more.
+    if (job->zygote) ::kill(job->zygote->pid(), SIGKILL);
+    for (auto& [id, worker] : processes_) {
+      if (worker->job == driver && !worker->is_driver) Kill(*worker, "its driver has ended");
+    }
+  }
+  Bury(driver);
+}
+
+// When the last process of a job has ended, what it had written goes too: whoever could read it is dead.
+void NodeDaemon::ForgetEndedJobs() {
+  std::erase_if(jobs_, [&](const auto& entry) {
+    const Job& job = *entry.second;
+    if (!job.ending || job.zygote) return false;
+    if (std::any_of(processes_.begin(), processes_.end(),
+                    [&](const auto& process) { return process.second->job == job.driver; })) {
+      return false;
+    }
+    for (SegmentId segment : job.segments) {
+      const uint64_t freed = segments_.Forget(segment);
+      if (freed > 0) {
+        budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
+      }
+    }
+    return true;
+  });
+  Settle();
 }
 
 void NodeDaemon::Send(Process& process, const Message& message, std::vector<SharedFd> fds) {
@@ -559,6 +649,7 @@ void NodeDaemon::Perform(const GrantLease& action) {
 
 bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
   if (submitter.peers.contains({worker.id, true})) return true;
+  if (!test_streams_.empty()) return OpenStream(submitter, worker);
   auto memory = CreateChannelMemory();
   if (!memory) return false;
   auto submitter_slot = TakeSlot(submitter);
@@ -573,6 +664,23 @@ bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
   worker.peers[{submitter.id, false}] = Peer{*worker_slot, *submitter_slot};
   Send(worker, ChannelOpened{submitter.id, *worker_slot, *submitter_slot, 0}, {shared, submitter.doorbell_fd});
   Send(submitter, ChannelOpened{worker.id, *submitter_slot, *worker_slot, 1}, {shared, worker.doorbell_fd});
+  return true;
+}
+
+bool NodeDaemon::OpenStream(Process& submitter, Process& worker) {
+  auto pair = test_streams_ == "tcp" ? LoopbackTcpPair() : StreamSocketPair(Blocking::kNo);
+  if (!pair) return false;
+  auto submitter_slot = TakeSlot(submitter);
+  auto worker_slot = TakeSlot(worker);
+  if (!submitter_slot || !worker_slot) {
+    if (submitter_slot) submitter.freed_slots.push_back(*submitter_slot);
+    if (worker_slot) worker.freed_slots.push_back(*worker_slot);
+    return false;
+  }
+  submitter.peers[{worker.id, true}] = Peer{*submitter_slot, *worker_slot};
+  worker.peers[{submitter.id, false}] = Peer{*worker_slot, *submitter_slot};
+  Send(worker, StreamOpened{submitter.id, *worker_slot, 0}, {ShareFd(std::move(pair->first))});
+  Send(submitter, StreamOpened{worker.id, *submitter_slot, 1}, {ShareFd(std::move(pair->second))});
   return true;
 }
 
@@ -594,8 +702,9 @@ void NodeDaemon::Perform(const RefuseLeases& action) {
 }
 
 void NodeDaemon::Perform(const WantWorkers& action) {
-  WorkerPool* pool = action.guests ? guest_pool_.get() : pool_.get();
-  if (pool) pool->WorkersWanted(action.count, NowNs(), pool_actions_);
+  Job* job = FindJob(action.kind.job);
+  if (job == nullptr || job->ending || job->leaving_until_ns != 0) return;
+  if (WorkerPool* pool = job->PoolOf(action.kind.guest)) pool->WorkersWanted(action.count, NowNs(), pool_actions_);
 }
 
 void NodeDaemon::Perform(const SetDemand& action) {
@@ -625,10 +734,10 @@ void NodeDaemon::RereadBlockedFlags() {
 }
 
 void NodeDaemon::Perform(const StartWorker& action) {
-  if (leaving_until_ns_ != 0) return;
-  last_number_ = std::max(last_number_, action.worker.value);
-  if (Status status = Launch(action.worker); !status.ok()) {
-    PoolOf(action.worker).WorkerEnded(action.worker, status.error().message, NowNs(), pool_actions_);
+  Job* job = FindJob(action.kind.job);
+  if (job == nullptr || job->ending || job->leaving_until_ns != 0) return;
+  if (Status status = Launch(action.worker, action.kind); !status.ok()) {
+    job->PoolOf(action.kind.guest)->WorkerEnded(action.worker, status.error().message, NowNs(), pool_actions_);
   }
 }
 
@@ -642,7 +751,7 @@ void NodeDaemon::Perform(const AbandonStart& action) {
 }
 
 void NodeDaemon::Perform(const GiveUpStarting& action) {
-  scheduler_->Handle(StartingGivenUp{action.why, action.guests}, scheduler_actions_);
+  scheduler_->Handle(StartingGivenUp{action.why, action.kind}, scheduler_actions_);
 }
 
 void NodeDaemon::Perform(const MemoryBudget::Grant& action) {
@@ -657,326 +766,9 @@ void NodeDaemon::Perform(const MemoryBudget::AskTrim& action) {
   if (auto* process = Find(action.process)) Send(*process, TrimMemory{action.bytes});
 }
 
-// ---- lives ------------------------------------------------------------------------------------------------------
-
-Status NodeDaemon::Launch(ProcessId worker) {
-  auto sockets = StreamSocketPair();
-  if (!sockets) return sockets.error();
-  SharedFd theirs = ShareFd(std::move(sockets->second));
-  SharedFd outputs[2];
-  UniqueFd read_ends[2];
-  for (int i = 0; i < 2; ++i) {
-    if (session_->forward_output == 0) {
-      outputs[i] = ShareFd(UniqueFd(::fcntl(null_.get(), F_DUPFD_CLOEXEC, 3)));
-      if (outputs[i]->get() < 0) return Error{ErrorKind::kUnavailable, "no descriptors are left"};
-      continue;
-    }
-    int pipe[2];
-    if (::pipe2(pipe, O_CLOEXEC) != 0) {
-      return Error{ErrorKind::kUnavailable, std::string("cannot create a pipe: ") + strerror(errno)};
-    }
-    read_ends[i] = UniqueFd(pipe[0]);
-    outputs[i] = ShareFd(UniqueFd(pipe[1]));
-    if (Status status = SetNonblocking(pipe[0], true); !status) return status;
-  }
-
-  pid_t pid = 0;
-  if (session_->python_workers != 0 || IsGuest(worker)) {
-    if (Status status = EnsureZygote(); !status) return status;
-    zygote_->RequestFork(worker, theirs, outputs[0], outputs[1]);
-    bool full = zygote_->Flush();
-    loop_.Modify(zygote_watch_, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
-  } else {
-    ChildProgram program;
-    program.command = session_->worker_command;
-    program.environment = session_->environment;
-    std::erase_if(program.environment, [](const std::string& entry) { return entry.starts_with("WEFT_WORKER_FD="); });
-    program.environment.push_back("WEFT_WORKER_FD=3");
-    program.working_directory = session_->working_directory;
-    program.descriptors = {{theirs->get(), 3}, {outputs[0]->get(), 1}, {outputs[1]->get(), 2}};
-    program.new_process_group = true;
-    program.die_with_parent = true;
-    auto started = StartProgram(program);
-    if (!started) return started.error();
-    pid = *started;
-  }
-
-  auto process = std::make_unique<Process>();
-  process->id = worker;
-  process->pid = pid;
-  process->stream = std::make_unique<MessageStream>(std::move(sockets->first));
-  auto watch =
-      loop_.Add(process->stream->fd(), EPOLLIN, [this, worker](uint32_t events) { OnProcessEvent(worker, events); });
-  if (!watch) return watch.error();  // the worker ends when its socket closes
-  process->watch = *watch;
-  if (pid != 0) pids_[pid] = worker;
-  processes_[worker] = std::move(process);
-  for (int i = 0; i < 2; ++i) {
-    if (read_ends[i]) outputs_.Watch(worker, i == 1, std::move(read_ends[i]));
-  }
-  return Status();
-}
-
-Status NodeDaemon::EnsureZygote() {
-  if (zygote_) {
-    if (zygote_watch_ != 0) return Status();
-    return Error{ErrorKind::kGone, "the Python program that starts workers has just ended"};
-  }
-  ChildProgram program;
-  program.command = ZygoteCommand();
-  program.environment = session_->environment;
-  program.working_directory = session_->working_directory;
-  program.die_with_parent = true;
-  auto zygote = Zygote::Start(std::move(program));
-  if (!zygote) return zygote.error();
-  auto watch = loop_.Add((*zygote)->fd(), EPOLLIN, [this](uint32_t) { OnZygoteEvent(); });
-  if (!watch) return watch.error();  // it ends when its socket closes
-  auto output = loop_.Add((*zygote)->output_fd(), EPOLLIN, [this](uint32_t) {
-    if (zygote_->ReadOutput()) return;
-    loop_.Remove(zygote_output_watch_);
-    zygote_output_watch_ = 0;
-  });
-  zygote_ = std::move(*zygote);
-  zygote_started_ns_ = NowNs();
-  zygote_watch_ = *watch;
-  zygote_output_watch_ = output ? *output : 0;
-  return Status();
-}
-
-void NodeDaemon::OnZygoteEvent() {
-  bool full = zygote_->Flush();
-  while (auto event = zygote_->Next()) {
-    if (auto* forked = std::get_if<WorkerForked>(&*event)) {
-      auto* process = Find(forked->worker);
-      if (forked->pid > 0) {
-        pids_[forked->pid] = forked->worker;
-        if (process == nullptr) {
-          ::kill(forked->pid, SIGKILL);  // nobody waits for it any more
-        } else {
-          process->pid = forked->pid;
-          if (process->kill_sent) ::kill(process->pid, SIGKILL);
-        }
-      } else if (process != nullptr) {
-        process->note = std::string("the zygote cannot fork: ") + strerror(-forked->pid);
-        BeginClosing(*process);
-      }
-    } else if (auto* exited = std::get_if<WorkerExited>(&*event)) {
-      OnExit(exited->pid, exited->status);
-    }
-    if (ended_) return;
-  }
-  if (zygote_->closed()) {
-    // Its exit status follows; until then it is neither used nor replaced.
-    loop_.Remove(zygote_watch_);
-    zygote_watch_ = 0;
-    ::kill(zygote_->pid(), SIGKILL);
-    return;
-  }
-  loop_.Modify(zygote_watch_, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
-}
-
-void NodeDaemon::ZygoteEnded(int status) {
-  if (zygote_watch_ != 0) OnZygoteEvent();  // its last reports
-  zygote_->ReadOutput();
-  std::string how = "the Python program that starts workers (" + ZygoteCommand()[0] + ") " + DescribeExit(status);
-  std::string words = zygote_->last_output();
-  while (!words.empty() && words.back() == '\n') words.pop_back();
-  if (!words.empty()) how.append("; it said:\n").append(words);
-  for (auto& [id, process] : processes_) {
-    if (process->is_driver || process->pid != 0) continue;
-    process->zygote_end = how;
-    AdoptClaimedPid(*process);
-  }
-  if (zygote_watch_ != 0) loop_.Remove(zygote_watch_);
-  if (zygote_output_watch_ != 0) loop_.Remove(zygote_output_watch_);
-  zygote_watch_ = zygote_output_watch_ = 0;
-  bool restart = NowNs() - zygote_started_ns_ > kZygotePauseNs;
-  zygote_.reset();
-  CheckClosing();
-  if (restart && !ended_ && !zygote_) {
-    [[maybe_unused]] Status ignored = EnsureZygote();  // if that fails, the next start of a worker says so
-  }
-}
-
-void NodeDaemon::OnSignal() {
-  signalfd_siginfo info;
-  bool terminate = false;
-  while (::read(signals_.get(), &info, sizeof info) == sizeof info) terminate |= info.ssi_signo == SIGTERM;
-  if (terminate) return EndSession(0);
-  ReapChildren();
-}
-
-void NodeDaemon::ReapChildren() {
-  int status;
-  for (pid_t pid; !ended_ && (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-    if (zygote_ && pid == zygote_->pid()) {
-      ZygoteEnded(status);
-    } else {
-      OnExit(pid, status);
-    }
-  }
-}
-
-void NodeDaemon::OnExit(pid_t pid, int status) {
-  auto found = pids_.find(pid);
-  if (found == pids_.end()) return;  // an orphan of a worker
-  ProcessId id = found->second;
-  pids_.erase(found);
-  auto* process = Find(id);
-  if (process == nullptr) return;
-  process->exit_status = status;
-  Bury(id);
-}
-
-void NodeDaemon::Kill(Process& process, std::string note) {
-  if (process.note.empty()) process.note = std::move(note);
-  process.kill_sent = true;
-  if (process.pid > 0 && !process.exit_status) ::kill(process.pid, SIGKILL);
-}
-
-void NodeDaemon::BeginClosing(Process& process) {
-  if (process.is_driver) return EndSession(0);
-  if (process.stage == Process::Stage::kClosing) return;
-  process.stage = Process::Stage::kClosing;
-  process.closing_since_ns = NowNs();
-  closing_.insert(process.id);
-  loop_.Remove(process.watch);
-  process.watch = 0;
-  // No leases for it any more, if it is idle. If it is leased, the lease ends with the burial.
-  if (scheduler_->IsIdle(process.id)) scheduler_->Handle(WorkerRetired{process.id}, scheduler_actions_);
-}
-
-void NodeDaemon::CheckClosing() {
-  if (closing_.empty() || ended_) return;
-  int64_t now = NowNs();
-  for (ProcessId id : std::set<ProcessId>(closing_)) {
-    auto* process = Find(id);
-    if (process == nullptr) continue;
-    // It was never forked: the zygote is gone, and its end explains it.
-    bool never_was = process->pid == 0 && process->claimed_pid == 0 && !process->zygote_end.empty();
-    int64_t age = now - process->closing_since_ns;
-    if (never_was || age >= kStatusWaitNs + kKillWaitNs) {
-      Bury(id);
-      Settle();
-    } else if (age >= kStatusWaitNs && !process->kill_sent) {
-      Kill(*process, "it had closed its connection to the node daemon");
-    }
-    if (ended_) return;
-  }
-}
-
-std::string NodeDaemon::DescribeDeath(const Process& process) const {
-  std::string how;
-  if (process.exit_status) {
-    how = DescribeExit(*process.exit_status);
-  } else if (process.pid == 0 && !process.zygote_end.empty()) {
-    how = process.zygote_end;
-  } else {
-    how = "lost its connection to the node daemon";
-  }
-  if (!process.note.empty()) how += " (" + process.note + ")";
-  return how;
-}
-
-void NodeDaemon::Bury(ProcessId id) {
-  auto* process = Find(id);
-  // What it sent and printed before it died counts. Its messages may make others die, so look again after each step.
-  if (process->stage != Process::Stage::kClosing) ReadFrom(*process, true);
-  // Decisions that name it are carried out while it can still be found: a grant on it must be heard of before its
-  // death.
-  Settle();
-  if (ended_ || (process = Find(id)) == nullptr) return;
-  outputs_.Drain(id);
-  std::string how = DescribeDeath(*process);
-  std::string why_not_started = how;
-  std::string words = process->last_stderr;
-  while (!words.empty() && words.back() == '\n') words.pop_back();
-  if (!words.empty()) why_not_started += "; it said:\n" + words;
-
-  for (const auto& [key, peer] : process->peers) {
-    if (key.first == id) continue;  // an actor that called itself
-    if (auto* other = Find(key.first)) {
-      other->peers.erase({id, !key.second});
-      other->freed_slots.push_back(peer.peer_slot);
-    }
-  }
-  TellOfActorsThatEndWith(*process, how);
-  // Everybody hears of it: an owner may count the dead as a borrower by the word of a third process alone.
-  for (auto& [other_id, other] : processes_) {
-    if (other_id == id || other->stage != Process::Stage::kReady) continue;
-    Send(*other, ProcessDied{id, process->pid, how});
-    // The dead may have been about to wake it.
-    if (other->doorbell) other->doorbell->WakeAll();
-  }
-  if (process->watch != 0) loop_.Remove(process->watch);
-  if (process->pid != 0) pids_.erase(process->pid);
-  closing_.erase(id);
-  unflushed_.erase(id);
-  RememberDead(*process, how);
-  deaths_[id] = std::move(how);
-  if (deaths_.size() > kMaxRememberedDeaths) deaths_.erase(deaths_.begin());
-
-  uint64_t surviving = segments_.WriterDied(SegmentId{id.value}).surviving_bytes;
-  processes_.erase(id);
-  int64_t now = NowNs();
-  budget_->Handle(MemoryBudget::Died{id, surviving, now}, budget_actions_);
-  scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
-  PoolOf(id).WorkerEnded(id, why_not_started, now, pool_actions_);
-  Settle();
-  ResumeSendersTo(id);
-}
-
-void NodeDaemon::EndSession(int exit_code) {
-  if (ended_) return;
-  ended_ = true;
-  exit_code_ = exit_code;
-}
-
-void NodeDaemon::KillEverything() {
-  // The zygote first, so that it forks no more. Its children become ours.
-  if (zygote_) ::kill(zygote_->pid(), SIGKILL);
-  for (auto& [id, process] : processes_) {
-    if (process->pid > 0 && !process->exit_status) ::kill(process->pid, SIGKILL);
-  }
-  // Whatever is left has us as its parent sooner or later: workers whose number we never learned, and what user code
-  // has started. The list is read again until it is empty, as each death may hand us more.
-  int64_t deadline = NowNs() + 2000 * kMs;
-  std::string path = "/proc/self/task/" + std::to_string(::getpid()) + "/children";
-  for (;;) {
-    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
-    }
-    UniqueFd list(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (list) {
-      std::string text;
-      char buffer[4096];
-      for (ssize_t size; (size = ::read(list.get(), buffer, sizeof buffer)) > 0;)
-        text.append(buffer, static_cast<size_t>(size));
-      for (const char* at = text.c_str(); *at != '\0';) {
-        char* end;
-        long pid = strtol(at, &end, 10);
-        if (end == at) break;
-        if (pid > 1) ::kill(static_cast<pid_t>(pid), SIGKILL);
-        at = end;
-      }
-    }
-    siginfo_t info{};
-    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0) return;  // no child is left
-    if (NowNs() > deadline) return;
-    if (info.si_pid != 0) continue;  // a zombie waits to be reaped
-    // Until the next child ends, or a moment has passed.
-    sigset_t set;
-    ::sigemptyset(&set);
-    ::sigaddset(&set, SIGCHLD);
-    timespec moment{0, 5 * kMs};
-    ::sigtimedwait(&set, nullptr, &moment);
-  }
-}
-
 // ---- output -----------------------------------------------------------------------------------------------------
 
 void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string text) {
-  auto* driver = Find(ProcessId{1});
-  if (driver == nullptr) return;
   WorkerOutput output{worker, 0, static_cast<uint8_t>(is_stderr), std::move(text), ""};
   if (auto* process = Find(worker)) {
     output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
@@ -988,15 +780,17 @@ void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string tex
     if (output.name.size() > 80) output.name.resize(80);
     for (char& c : output.name) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     process->output[is_stderr ? 1 : 0].Append(output.text);
+    if (auto* driver = Find(process->job)) Send(*driver, output);
   }
-  Send(*driver, output);
 }
 
 void NodeDaemon::PauseOrResumeOutput() {
-  auto* driver = Find(ProcessId{1});
-  if (driver == nullptr || ended_) return;
-  size_t queued = driver->stream->queued_bytes();
-  outputs_.Pause(queued > (outputs_.paused() ? kMaxQueuedOutputBytes / 2 : kMaxQueuedOutputBytes));
+  for (auto& [id, job] : jobs_) {
+    const Process* driver = Find(id);
+    if (driver == nullptr) continue;
+    const size_t queued = driver->stream->queued_bytes();
+    job->outputs->Pause(queued > (job->outputs->paused() ? kMaxQueuedOutputBytes / 2 : kMaxQueuedOutputBytes));
+  }
 }
 
 }  // namespace weft::core

@@ -1,4 +1,5 @@
-// The node daemon of a private session: serves one driver and the workers that it starts, and ends with the driver.
+// The node daemon: serves drivers and the workers that it starts for them. That of a private session serves one driver
+// and ends with it.
 //
 // One thread, one loop, no mutex. It decides nothing itself: leases are the LocalScheduler's business, actors the
 // ActorDirectory's, starting workers the WorkerPool's, memory the MemoryBudget's; this class carries messages between
@@ -25,10 +26,10 @@
 
 #include "base/result.h"
 #include "head/actor_directory.h"
+#include "node/job.h"
+#include "node/lasting_node.h"
 #include "node/observers.h"
-#include "node/worker_output.h"
 #include "node/worker_pool.h"
-#include "node/zygote.h"
 #include "object_store/memory_budget.h"
 #include "object_store/segment_keeper.h"
 #include "os/event_loop.h"
@@ -43,7 +44,12 @@ class NodeDaemon {
  public:
   // `driver` is the socket to the driver. The calling process must have one thread.
   static Result<std::unique_ptr<NodeDaemon>> Create(UniqueFd driver);
+  // A node that drivers come to and leave. Ends by SIGTERM.
+  static Result<std::unique_ptr<NodeDaemon>> CreateLasting(const LastingNodeOptions& options);
   ~NodeDaemon();
+
+  // Of a lasting node: "host:port" of the cluster's head.
+  const std::string& cluster_address() const { return cluster_address_; }
 
   // Serves until the driver is gone or says farewell, then kills and reaps everything that was started. Returns the
   // exit code: 0 for an orderly end, 1 if the driver sent what cannot be understood.
@@ -69,6 +75,8 @@ class NodeDaemon {
     ProcessId id;
     Stage stage = Stage::kConnecting;
     bool is_driver = false;
+    ProcessId job;       // its driver's number
+    bool guest = false;  // see WorkerKind
     std::unique_ptr<MessageStream> stream;
     EventLoop::WatchId watch = 0;
     std::set<ProcessId> waits_for;  // not read from until these take what it sent them
@@ -93,7 +101,15 @@ class NodeDaemon {
     OutputTail output[2];     // stdout, stderr
   };
 
+  // Time for an exit status to arrive after the socket has ended; then the process is killed, which a process that
+  // only closed its descriptors needs; then its death is announced in any case. In sum well under a second.
+  static constexpr int64_t kStatusWaitNs = 150'000'000;
+  static constexpr int64_t kKillWaitNs = 300'000'000;
+
   explicit NodeDaemon(EventLoop loop);
+  static Result<std::unique_ptr<NodeDaemon>> Prepare();
+  Status AddDriver(UniqueFd socket);
+  void OnDriverConnected();
 
   // ---- messages
   void OnProcessEvent(ProcessId id, uint32_t epoll_events);
@@ -138,9 +154,8 @@ class NodeDaemon {
   void Perform(const RecallLease& action);
   void Perform(const RefuseLeases& action);
   void Perform(const WantWorkers& action);
-  bool IsGuest(ProcessId worker) const;
+  // Of a worker that is known.
   WorkerPool& PoolOf(ProcessId worker);
-  const std::vector<std::string>& ZygoteCommand() const;
   void Perform(const SetDemand& action);
   void Perform(const KillWorker& action);
   void Perform(const GrantActor& action);
@@ -164,14 +179,15 @@ class NodeDaemon {
   // Workers that have resumed take their lent CPUs back before anything is decided.
   void RereadBlockedFlags();
   bool OpenChannel(Process& submitter, Process& worker);
+  bool OpenStream(Process& submitter, Process& worker);
   std::optional<uint32_t> TakeSlot(Process& process);
 
   // ---- lives
-  Status Launch(ProcessId worker);
-  Status EnsureZygote();
+  Status Launch(ProcessId worker, const WorkerKind& kind);
+  Status EnsureZygote(Job& job);
   void AdoptClaimedPid(Process& process);
-  void OnZygoteEvent();
-  void ZygoteEnded(int status);
+  void OnZygoteEvent(Job& job);
+  void ZygoteEnded(Job& job, int status);
   void OnSignal();
   void ReapChildren();
   void OnExit(pid_t pid, int status);
@@ -181,7 +197,10 @@ class NodeDaemon {
   void CheckClosing();
   std::string DescribeDeath(const Process& process) const;
   void EndSession(int exit_code);
-  void LeaveWhenAlone();
+  void LeaveWhenAlone(Job& job);
+  // Its driver has gone, or must go: all that is the job's ends. A private session ends with it.
+  void EndJob(ProcessId driver, int exit_code);
+  void ForgetEndedJobs();
   void KillEverything();
 
   void TellOfActorsThatEndWith(const Process& process, const std::string& how);
@@ -201,6 +220,9 @@ class NodeDaemon {
 
   int64_t NextDeadline() const;
   Process* Find(ProcessId id);
+  Job* FindJob(ProcessId driver);
+  void SetUp(ResourceAmounts resources, uint64_t store_bytes);
+  Job& OpenJob(ProcessId driver, OpenSession session);
 
   EventLoop loop_;
   UniqueFd signals_;
@@ -209,13 +231,14 @@ class NodeDaemon {
   std::map<ProcessId, std::string> deaths_;  // how processes died, the latest ones
   std::set<ProcessId> unflushed_;
   std::set<ProcessId> closing_;
-  uint64_t last_number_ = 1;  // the highest number given to a process
+  uint64_t next_number_ = 1;  // for a process
+  bool lasting_ = false;      // does not end with a driver
+  std::string cluster_address_;
+  ResourceAmounts resources_;
+  std::map<ProcessId, std::unique_ptr<Job>> jobs_;  // by driver
 
-  std::optional<OpenSession> session_;
   std::unique_ptr<LocalScheduler> scheduler_;
   ActorDirectory directory_;
-  std::unique_ptr<WorkerPool> pool_;
-  std::unique_ptr<WorkerPool> guest_pool_;  // Python workers in the session of a C++ program; nullptr: none can be had
   std::unique_ptr<MemoryBudget> budget_;
   SegmentKeeper segments_;
   std::vector<SchedulerAction> scheduler_actions_;
@@ -224,21 +247,16 @@ class NodeDaemon {
   std::vector<MemoryBudget::Action> budget_actions_;
   bool settling_ = false;
 
-  std::unique_ptr<Zygote> zygote_;
-  EventLoop::WatchId zygote_watch_ = 0;
-  EventLoop::WatchId zygote_output_watch_ = 0;
-  int64_t zygote_started_ns_ = 0;
   UniqueFd null_;
-
-  WorkerOutputs outputs_;
+  UniqueFd driver_listener_;  // of a lasting node
 
   std::unique_ptr<Observers> observers_;
   std::deque<DeadProcess> dead_;  // the latest ones
   bool keep_events_ = true;
   int64_t started_ns_ = 0;
 
+  std::string test_streams_;  // WEFT_STREAM_CHANNELS, for tests: processes of this node get streams ("tcp": over TCP)
   uint64_t descriptor_limit_ = 1024;
-  int64_t leaving_until_ns_ = 0;  // not 0: the driver has said farewell, and workers may leave in order until then
   bool ended_ = false;
   int exit_code_ = 0;
 };

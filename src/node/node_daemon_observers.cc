@@ -93,15 +93,18 @@ void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question) {
   if (!scheduler_) return observers_->Send(observer, Observed{});  // the session is not open yet
   NodeInfo node;
   node.daemon_pid = ::getpid();
-  node.driver_pid = session_->pid;
-  node.total = session_->resources;
+  node.total = resources_;
   for (const auto& [name, amount] : scheduler_->free().amounts()) {
     if (amount > 0 && name != kGuestWorker) node.available.emplace_back(name, amount);
   }
   node.store_bytes = budget_->capacity_bytes();
   node.store_used_bytes = budget_->used_bytes();
   node.started_ns = started_ns_;
-  node.working_directory = session_->working_directory;
+  if (!jobs_.empty()) {
+    const OpenSession& first = jobs_.begin()->second->session;
+    node.driver_pid = first.pid;
+    node.working_directory = first.working_directory;
+  }
   observers_->Send(observer, node);
 
   auto send_process = [&](const ProcessInfo& info, const SharedFd& events) {

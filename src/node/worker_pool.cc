@@ -42,7 +42,7 @@ void WorkerPool::WorkersWanted(uint32_t count, int64_t now_ns, std::vector<PoolA
   wanted_ = count;
   if (count > 0 && gave_up_) {
     if (now_ns - last_failure_ns_ < kForgetNs) {
-      out.emplace_back(GiveUpStarting{why_gave_up_, config_.guests});
+      out.emplace_back(GiveUpStarting{why_gave_up_, config_.kind});
       return;
     }
     gave_up_ = false;
@@ -100,7 +100,7 @@ void WorkerPool::StartFailed(const std::string& how, int64_t now_ns, std::vector
   if (failures_ >= (ever_ready_ ? kMaxFailures : kMaxFirstFailures)) {
     gave_up_ = true;
     why_gave_up_ = "no worker can be started: " + how;
-    if (wanted_ > 0) out.emplace_back(GiveUpStarting{why_gave_up_, config_.guests});
+    if (wanted_ > 0) out.emplace_back(GiveUpStarting{why_gave_up_, config_.kind});
     return;
   }
   not_before_ns_ = now_ns + std::min(kLongestPauseNs, kFirstPauseNs << (failures_ - 1));
@@ -146,11 +146,10 @@ void WorkerPool::StartMissing(int64_t now_ns, std::vector<PoolAction>& out) {
   // After a failure one start has to show that it works before others follow.
   if (failures_ > 0) missing = starting() > 0 ? 0 : std::min(missing, 1u);
   for (uint32_t i = 0; i < missing; ++i) {
-    ProcessId id{next_number_};
-    next_number_ += config_.number_step;
+    ProcessId id{(*next_number_)++};
     workers_[id].since_ns = now_ns;
     ++counts_[static_cast<size_t>(State::kStarting)];
-    out.emplace_back(StartWorker{id});
+    out.emplace_back(StartWorker{id, config_.kind});
   }
 }
 
@@ -167,7 +166,7 @@ void WorkerPool::CheckInvariants() const {
   uint32_t counts[5] = {};
   for (const auto& [id, worker] : workers_) {
     ++counts[static_cast<size_t>(worker.state)];
-    WEFT_CHECK(id.value < next_number_, "numbers are given once");
+    WEFT_CHECK(id.value < *next_number_, "numbers are given once");
   }
   for (size_t i = 0; i < 5; ++i) WEFT_CHECK(counts[i] == counts_[i], "workers are counted by state");
 }

@@ -22,6 +22,7 @@ namespace weft::core {
 
 struct StartWorker {  // `worker` is its number from now on
   ProcessId worker;
+  WorkerKind kind;
 };
 struct RetireWorker {  // it has been idle for long: tell it to leave
   ProcessId worker;
@@ -31,21 +32,20 @@ struct AbandonStart {  // it has taken too long to become ready: kill it
 };
 struct GiveUpStarting {  // wishes that wait for a worker must be refused
   std::string why;
-  bool guests = false;
+  WorkerKind kind;
 };
 using PoolAction = std::variant<StartWorker, RetireWorker, AbandonStart, GiveUpStarting>;
 
 class WorkerPool {
  public:
   struct Config {
-    uint32_t prestart = 0;      // started before anybody asks, and replaced when they die
-    uint32_t keep = 0;          // idle workers up to this number of workers stay
-    uint64_t first_number = 2;  // 1 is the driver
-    uint64_t number_step = 1;
-    bool guests = false;  // for what it says of them
+    uint32_t prestart = 0;  // started before anybody asks, and replaced when they die
+    uint32_t keep = 0;      // idle workers up to this number of workers stay
+    WorkerKind kind;        // for what it says of them
   };
 
-  explicit WorkerPool(Config config) : config_(config), next_number_(config.first_number) {}
+  // Numbers come from `next_number`, which the pools of a node share.
+  WorkerPool(Config config, uint64_t* next_number) : config_(config), next_number_(next_number) {}
 
   // Prestarting begins. Until then only wanted workers are started.
   void SessionOpened(int64_t now_ns, std::vector<PoolAction>& out);
@@ -88,7 +88,7 @@ class WorkerPool {
   const Config config_;
   std::map<ProcessId, Worker> workers_;
   uint32_t counts_[5] = {};
-  uint64_t next_number_;
+  uint64_t* const next_number_;
   uint32_t wanted_ = 0;
   bool open_ = false;
   bool ever_ready_ = false;

@@ -23,7 +23,7 @@ std::string Describe(const std::vector<PoolAction>& actions) {
 
 class Transcript {
  public:
-  explicit Transcript(uint32_t prestart, uint32_t keep) : pool({.prestart = prestart, .keep = keep}) {}
+  explicit Transcript(uint32_t prestart, uint32_t keep) : pool({.prestart = prestart, .keep = keep}, &next_number) {}
   std::string Open() {
     return Run([&](auto& out) { pool.SessionOpened(now, out); });
   }
@@ -48,6 +48,7 @@ class Transcript {
     pool.CheckInvariants();
     return Describe(actions);
   }
+  uint64_t next_number = 2;  // 1 is the driver
   WorkerPool pool;
   int64_t now = 0;
 };

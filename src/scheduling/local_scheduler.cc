@@ -27,13 +27,13 @@ LocalScheduler::LocalScheduler(Config config)
 }
 
 void LocalScheduler::Handle(const ProcessJoined& event, std::vector<SchedulerAction>& out) {
-  WEFT_CHECK(processes_.insert(event.process).second, "a process joins once");
+  WEFT_CHECK(processes_.emplace(event.process, event.kind.job).second, "a process joins once");
   if (event.runs_tasks) {
-    workers_[event.process].guest = event.guest;
+    workers_[event.process].kind = event.kind;
     idle_.insert(event.process);
   }
-  wanted_workers_[event.guest ? 1 : 0] =
-      UINT32_MAX;  // say the number again: the pool must know whether this worker was one of them
+  // Say the number again: the pool must know whether this worker was one of them.
+  wanted_workers_[event.kind] = UINT32_MAX;
   Decide(out);
 }
 
@@ -139,7 +139,7 @@ void LocalScheduler::Handle(const ProcessLost& event, std::vector<SchedulerActio
 void LocalScheduler::Handle(const StartingGivenUp& event, std::vector<SchedulerAction>& out) {
   for (auto entry = claims_.begin(); entry != claims_.end();) {
     auto& [key, claim] = *entry;
-    if (WantsGuest(key.shape) != event.guests) {
+    if (KindFor(key) != event.kind) {
       ++entry;
       continue;
     }
@@ -278,12 +278,21 @@ bool LocalScheduler::Obtainable(const ResourceAmounts& shape) const {
   return most.Fits(shape);
 }
 
+WorkerKind LocalScheduler::KindFor(const ClaimKey& claim) const {
+  return {processes_.at(claim.process), WantsGuest(claim.shape)};
+}
+
+size_t LocalScheduler::IdleOf(const WorkerKind& kind) const {
+  return static_cast<size_t>(
+      std::count_if(idle_.begin(), idle_.end(), [&](ProcessId id) { return workers_.at(id).kind == kind; }));
+}
+
 ProcessId LocalScheduler::IdleWorkerFor(const ClaimKey& claim) const {
-  const bool guest = WantsGuest(claim.shape);
+  const WorkerKind kind = KindFor(claim);
   ProcessId best;
   for (ProcessId id : idle_) {
     const Worker& worker = workers_.at(id);
-    if (id == claim.process || worker.guest != guest) continue;  // a process has no channel to itself
+    if (id == claim.process || worker.kind != kind) continue;  // a process has no channel to itself
     if (worker.earlier_holders.contains(claim.process)) return id;
     if (!best) best = id;  // the lowest number, so that the workers beyond the CPUs stay idle and can go
   }
@@ -332,8 +341,9 @@ void LocalScheduler::Grant(ClaimEntry& entry, ProcessId worker, std::vector<Sche
   out.emplace_back(GrantActor{lease.actor, worker, std::move(gpus)});
 }
 
-uint32_t LocalScheduler::WorkersForLater(const FreeResources& left, const std::vector<ClaimEntry*>& waiting,
-                                         const std::map<const ClaimKey*, uint32_t>& on_paper, uint32_t wanted) const {
+void LocalScheduler::AddWorkersForLater(const FreeResources& left, const std::vector<ClaimEntry*>& waiting,
+                                        const std::map<const ClaimKey*, uint32_t>& on_paper,
+                                        WorkerCounts& wanted) const {
   ResourceLedger later = left.amounts();
   for (LeaseId id : unsettled_) {
     const auto& lease = leases_.at(id);
@@ -341,20 +351,29 @@ uint32_t LocalScheduler::WorkersForLater(const FreeResources& left, const std::v
     if (lease.lending) later.Adjust(kCpu, -AmountOf(lease.holds, kCpu));
     later.Subtract(lease.claim.to_hold);
   }
-  size_t more = 0;
+  size_t in_all = 0;
+  for (const auto& [kind, count] : wanted) in_all += count;
+  std::map<WorkerKind, size_t> more;
+  size_t sum = 0;
   for (const auto* entry : waiting) {
     const auto& [key, claim] = *entry;
     if (!key.of_actors || WantsGuest(key.shape)) continue;
     auto already = on_paper.find(&key);
     uint32_t rest = claim.wish - (already == on_paper.end() ? 0 : already->second);
-    for (; rest > 0 && later.Fits(key.shape) && idle_.size() + wanted + more < max_unblocked_workers_; --rest) {
+    const WorkerKind kind = KindFor(key);
+    const size_t idle = IdleOf(kind);
+    for (; rest > 0 && later.Fits(key.shape) && idle + in_all + sum < max_unblocked_workers_; --rest) {
       later.Subtract(key.to_hold);
-      ++more;
+      ++more[kind];
+      ++sum;
     }
   }
-  more -= std::min(more, idle_.size());
-  size_t room = max_workers_ - std::min<size_t>(max_workers_, workers_.size() + wanted);
-  return static_cast<uint32_t>(std::min(more, room));
+  size_t room = max_workers_ - std::min<size_t>(max_workers_, workers_.size() + in_all);
+  for (const auto& [kind, count] : more) {
+    const size_t added = std::min(count - std::min(count, IdleOf(kind)), room);
+    wanted[kind] += static_cast<uint32_t>(added);
+    room -= added;
+  }
 }
 
 void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
@@ -362,8 +381,10 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
   // start.
   FreeResources left = free_;
   std::map<const ClaimKey*, uint32_t> on_paper;
-  uint32_t wanted = 0, guests = 0;  // of those wanted
-  size_t unblocked = idle_.size() + leases_.size() - actors_.size();
+  uint32_t wanted = 0;
+  WorkerCounts wanted_of;  // of those, by kind
+  // Without the idle ones: those of other jobs do not count.
+  size_t unblocked = leases_.size() - actors_.size();
   for (ProcessId id : lending_) unblocked -= leases_.at(workers_.at(id).lease).actor ? 0 : 1;
   bool lacks_room = false;
   std::vector<ClaimEntry*> waiting;
@@ -387,7 +408,8 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
       ProcessId worker = IdleWorkerFor(key);
       if (!worker) {
         // An actor's worker is not one of those that the CPUs bound, but not all are started at once.
-        bool room = (key.of_actors ? idle_.size() : unblocked) + wanted < max_unblocked_workers_ &&
+        const size_t idle = IdleOf(KindFor(key));
+        bool room = (key.of_actors ? idle : unblocked + idle) + wanted < max_unblocked_workers_ &&
                     workers_.size() + wanted < max_workers_;
         if (!room) {
           lacks_room = true;
@@ -395,7 +417,7 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
         }
         ++on_paper[&entry->first];
         ++wanted;
-        guests += WantsGuest(key.shape) ? 1 : 0;
+        ++wanted_of[KindFor(key)];
         left.Take(key.shape);
         progress = true;
         break;
@@ -411,7 +433,9 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
       break;
     }
   }
-  wanted += WorkersForLater(left, waiting, on_paper, wanted);
+  AddWorkersForLater(left, waiting, on_paper, wanted_of);
+  wanted = 0;
+  for (const auto& [kind, count] : wanted_of) wanted += count;
 
   // What is left over lacks resources, not workers.
   std::vector<std::pair<ClaimEntry*, uint32_t>> unmet;
@@ -423,11 +447,13 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
     unmet.emplace_back(entry, rest);
     demand = true;
   }
-  for (bool of_guests : {false, true}) {
-    uint32_t number = of_guests ? guests : wanted - guests;
-    if (number == wanted_workers_[of_guests]) continue;
-    wanted_workers_[of_guests] = number;
-    out.emplace_back(WantWorkers{number, of_guests});
+  for (const auto& [kind, count] : wanted_of) wanted_workers_.try_emplace(kind, 0);
+  for (auto entry = wanted_workers_.begin(); entry != wanted_workers_.end();) {
+    auto& [kind, said] = *entry;
+    auto found = wanted_of.find(kind);
+    const uint32_t number = found == wanted_of.end() ? 0 : found->second;
+    if (number != said) out.emplace_back(WantWorkers{said = number, kind});
+    entry = number == 0 ? wanted_workers_.erase(entry) : std::next(entry);
   }
   next_wakeup_ns_ = INT64_MAX;
   if (demand != demand_) {

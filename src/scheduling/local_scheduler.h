@@ -3,6 +3,8 @@
 // Called by the node daemon on its loop thread, and by the simulator. The caller performs the actions in order. Time
 // comes in with TimePassed; next_wakeup_ns says when the next one is needed.
 //
+// Several jobs may share the node. A process gets workers of its own job only; resources and turns are common to all.
+//
 // A process states its wish (so many leases of one shape); a wish stands until it is granted, replaced or its process
 // is gone. A worker is leased to one process at a time. A grant takes the shape's resources, the lease's end gives
 // them back. A worker whose task waits ("blocked") lends the CPUs of its own lease and takes them again when it
@@ -43,7 +45,9 @@ namespace weft::core {
 struct ProcessJoined {  // a driver or a worker is ready; a worker is idle at first
   ProcessId process;
   bool runs_tasks = false;
-  bool guest = false;  // a worker for shapes that want a guest (resources.h), and for no others
+  // Whose workers it may have; of a worker also what it is itself: guests are for shapes that want one (resources.h),
+  // and for no others.
+  WorkerKind kind;
 };
 struct LeasesRequested {  // the shape is valid (IsValidShape)
   ProcessId process;
@@ -70,7 +74,7 @@ struct ProcessLost {
 };
 struct StartingGivenUp {  // no worker can be started at present; wishes that wait for one are refused
   std::string why;
-  bool guests = false;  // guests, or the others
+  WorkerKind kind;
 };
 struct TimePassed {
   int64_t now_ns = 0;
@@ -111,7 +115,7 @@ struct RefuseLeases {
 };
 struct WantWorkers {  // so many more workers than are ready now would be put to use; replaces the number said before
   uint32_t count = 0;
-  bool guests = false;
+  WorkerKind kind;
 };
 struct SetDemand {  // somebody waits for resources: workers that block must say so; when on, BlockedFlagsRead follows
   bool on = false;
@@ -221,16 +225,20 @@ class LocalScheduler {
   struct Worker {
     LeaseId lease;  // 0: idle
     bool retired = false;
-    bool guest = false;
+    WorkerKind kind;
     std::set<ProcessId> earlier_holders;  // they share a channel with it already
   };
   using ClaimEntry = std::pair<const ClaimKey, Claim>;
 
   void Decide(std::vector<SchedulerAction>& out);
   void Grant(ClaimEntry& entry, ProcessId worker, std::vector<SchedulerAction>& out);
-  // Workers that actors could use as soon as constructors that run now have ended; they take a while to start.
-  uint32_t WorkersForLater(const FreeResources& left, const std::vector<ClaimEntry*>& waiting,
-                           const std::map<const ClaimKey*, uint32_t>& on_paper, uint32_t wanted) const;
+  using WorkerCounts = std::map<WorkerKind, uint32_t>;
+  WorkerKind KindFor(const ClaimKey& claim) const;
+  size_t IdleOf(const WorkerKind& kind) const;
+  // Adds to `wanted` the workers that actors could use as soon as constructors that run now have ended; they take a
+  // while to start.
+  void AddWorkersForLater(const FreeResources& left, const std::vector<ClaimEntry*>& waiting,
+                          const std::map<const ClaimKey*, uint32_t>& on_paper, WorkerCounts& wanted) const;
   void Recall(FreeResources expected, std::vector<std::pair<ClaimEntry*, uint32_t>> unmet,
               std::vector<SchedulerAction>& out);
   // The worker that suits it best, or 0.
@@ -253,7 +261,7 @@ class LocalScheduler {
   uint32_t max_unblocked_workers_;
 
   FreeResources free_;
-  std::set<ProcessId> processes_;
+  std::map<ProcessId, ProcessId> processes_;  // and the job that each belongs to
   std::map<ProcessId, Worker> workers_;
   std::set<ProcessId> idle_;     // workers without a lease that are not retired
   std::set<ProcessId> lending_;  // workers
@@ -265,7 +273,7 @@ class LocalScheduler {
   uint64_t next_lease_ = 1;
   int64_t now_ns_ = 0;
   int64_t next_wakeup_ns_ = INT64_MAX;
-  uint32_t wanted_workers_[2] = {0, 0};  // the others, guests
+  WorkerCounts wanted_workers_;  // as they were said last
   bool demand_ = false;
   bool flags_known_ = false;  // before that, no lease is recalled: a blocked worker may have something to lend
 };

@@ -94,6 +94,37 @@ class Transcript {
   bool show_wants = false;
 };
 
+TEST(LocalScheduler, EachJobHasWorkersOfItsOwnAndTheResourcesAreCommon) {
+  Transcript t({{"CPU", kResourceUnit}});
+  constexpr ProcessId kFirst{1}, kSecond{2};
+  auto kinds = [&](std::vector<SchedulerAction> actions) {
+    std::string text;
+    for (const auto& action : actions) {
+      if (auto* want = std::get_if<WantWorkers>(&action)) {
+        text += std::to_string(want->count) + " of " + std::to_string(want->kind.job.value) + "; ";
+      } else if (auto* grant = std::get_if<GrantLease>(&action)) {
+        text += "grant " + std::to_string(grant->worker.value) + " to " + std::to_string(grant->process.value) + "; ";
+      }
+    }
+    return text;
+  };
+  auto handle = [&](const auto& event) {
+    std::vector<SchedulerAction> actions;
+    t.scheduler.Handle(event, actions);
+    t.scheduler.CheckInvariants();
+    return kinds(std::move(actions));
+  };
+  handle(ProcessJoined{kFirst, false, {kFirst}});
+  handle(ProcessJoined{kSecond, false, {kSecond}});
+  handle(ProcessJoined{ProcessId{3}, true, {kFirst}});
+  // The idle worker is the first job's: the second gets one of its own, and the CPU with it.
+  EXPECT_EQ(handle(LeasesRequested{kSecond, {{"CPU", kResourceUnit}}, 1}), "1 of 2; ");
+  EXPECT_EQ(handle(ProcessJoined{ProcessId{4}, true, {kSecond}}), "grant 4 to 2; 0 of 2; ");
+  EXPECT_EQ(handle(LeasesRequested{kFirst, {{"CPU", kResourceUnit}}, 1}), "");
+  EXPECT_EQ(handle(ProcessLost{kSecond}), "");  // its worker runs on until it is dead
+  EXPECT_EQ(handle(ProcessLost{ProcessId{4}}), "grant 3 to 1; ");
+}
+
 TEST(LocalScheduler, GrantsWhatFitsAndAsksForWorkersItCouldUse) {
   Transcript t(Cpus(2));
   t.show_wants = true;

@@ -8,8 +8,9 @@ namespace weft::core {
 ShapeFact LocalScheduler::Explain(const ResourceAmounts& shape) const {
   ShapeFact fact;
   fact.shape = shape;
-  const uint32_t wanted = wanted_workers_[WantsGuest(shape) ? 1 : 0];
-  fact.starting = wanted == UINT32_MAX ? 0 : wanted;
+  for (const auto& [kind, wanted] : wanted_workers_) {
+    if (kind.guest == WantsGuest(shape) && wanted != UINT32_MAX) fact.starting += wanted;
+  }
   for (const auto& [name, amount] : shape) {
     if (int64_t total = AmountOf(total_, name); total > 0) fact.total.emplace_back(name, total);
     if (int64_t free = free_.Of(name); free > 0) fact.free.emplace_back(name, free);

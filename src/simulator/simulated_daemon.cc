@@ -27,7 +27,7 @@ WorkerPool::Config PoolConfig(const Workload& workload) {
 }  // namespace
 
 SimulatedDaemon::SimulatedDaemon(World& world)
-    : scheduler(SchedulerConfig(world.workload)), pool(PoolConfig(world.workload)), world_(world) {
+    : scheduler(SchedulerConfig(world.workload)), pool(PoolConfig(world.workload), &next_number_), world_(world) {
   scheduler.faults = world.options.scheduler_faults;
   directory.faults = world.options.directory_faults;
 }

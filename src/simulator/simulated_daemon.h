@@ -35,6 +35,7 @@ class SimulatedDaemon {
   void NoteLosses(ProcessId process);  // for the coverage: messages of a process that dies
 
   LocalScheduler scheduler;
+  uint64_t next_number_ = 2;  // 1 is the driver
   WorkerPool pool;
   ActorDirectory directory;
   int64_t paused_until_ns = 0;

@@ -8,6 +8,20 @@
 
 namespace weft::core {
 
+// A node of a cluster. Given out by the head when the node joins and never used again in the cluster's life. 0 is none:
+// the one node of a private session.
+struct NodeNumber {
+  uint32_t value = 0;
+  auto operator<=>(const NodeNumber&) const = default;
+  explicit operator bool() const { return value != 0; }
+};
+
+// One life of a node daemon: 128 random bits that it makes when it starts.
+struct NodeIdentity {
+  uint64_t high = 0, low = 0;
+  auto operator<=>(const NodeIdentity&) const = default;
+};
+
 // A driver or worker, unique within a session and never used again. 0 is nobody. Given out by the node daemon.
 struct ProcessId {
   uint64_t value = 0;
@@ -28,6 +42,14 @@ struct ObjectId {
 struct LeaseId {
   uint64_t value = 0;
   auto operator<=>(const LeaseId&) const = default;
+};
+
+// Workers that can stand in for each other: those of one job (named by its driver), and of them the guests, Python
+// workers in the job of a C++ program, or the others.
+struct WorkerKind {
+  ProcessId job;
+  bool guest = false;
+  auto operator<=>(const WorkerKind&) const = default;
 };
 
 // A block of shared memory. Each process writes into at most one segment, and the segment has the writer's number.

@@ -1,0 +1,197 @@
+// Knows which nodes belong to the cluster and which of them live. Pure: events in, actions out.
+//
+// Called by the head on its loop thread, and by the simulator. The caller performs the actions in order; AcceptNode and
+// DeclareDead are written to the control store before anybody hears of them. Time comes in with every event, from the
+// head's own monotonic clock; next_wakeup_ns says when MembershipTicked is needed. No other clock matters: what travels
+// are durations and the numbers of beats.
+//
+// A node holds its membership by beats. The head counts its lease from the arrival of a beat, the node (NodeLease)
+// counts a shorter one from when it sent the last beat that was confirmed: so the node knows that it may be taken for
+// dead before the head does so, whatever the network does in between.
+//
+// A node is alive; suspected, when its link is closed; awaited, after a restart of the head; or dead, which is final:
+// its number is forgotten and never given out again. Silence longer than the lease is death. A link that the peer
+// closed (its kernel said so: the daemon has ended or has closed the link itself, and then its NodeLease knows) is
+// death after a short grace, unless the node is back; a link that broke on our side proves nothing, and the lease
+// decides. A restarted head waits one lease for those that it knows from before.
+//
+// The head's own absence is nobody's fault: if it did not run for a while, all deadlines move by that much.
+//
+// Each head has an epoch, higher than all before; who hears of a higher one than his own is no longer the head
+// (StepDown).
+//
+// Does not open links, authenticate (the handshake has), choose epochs, or store anything.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "wire/ids.h"
+#include "wire/labels.h"
+#include "wire/messages.h"
+
+namespace weft::core {
+
+// What a node says of itself when it joins.
+struct NodeDescription {
+  NodeIdentity identity;
+  std::string name;
+  std::string address;  // where other daemons reach it
+  ResourceAmounts resources;
+  NodeLabels labels;
+};
+
+// ---- events -----------------------------------------------------------------------------------------------------
+struct MembersRestored {  // once, before all others, by a head that reads an earlier one's tables
+  std::vector<std::pair<NodeNumber, NodeDescription>> members;
+  NodeNumber next;  // the first number that was never given out
+  int64_t now_ns = 0;
+};
+struct JoinAsked {     // over a link that is authenticated
+  uint64_t link = 0;   // the caller's name for it; never used again
+  NodeNumber was;      // the number that it had from an earlier head or over an earlier link; 0: none
+  uint64_t epoch = 0;  // of the newest head that it has heard of
+  uint64_t beat = 0;   // joining is a beat, too
+  uint32_t protocol = 0;
+  NodeDescription node;
+  int64_t now_ns = 0;
+};
+struct BeatCame {
+  uint64_t link = 0;
+  uint64_t beat = 0;
+  uint64_t epoch = 0;
+  int64_t now_ns = 0;
+};
+struct MemberLinkClosed {
+  uint64_t link = 0;
+  bool by_peer = false;  // end of stream or reset, as against an error or a decision of our own
+  int64_t now_ns = 0;
+};
+struct FarewellCame {  // the node has ended its work and leaves
+  uint64_t link = 0;
+  int64_t now_ns = 0;
+};
+struct MembershipTicked {
+  int64_t now_ns = 0;
+};
+
+// ---- actions ----------------------------------------------------------------------------------------------------
+struct AcceptNode {
+  uint64_t link = 0;
+  NodeNumber node;
+  uint64_t epoch = 0;
+  uint64_t beat = 0;
+  int64_t lease_ns = 0;
+  bool again = false;  // it is known, and keeps what it had
+};
+struct RefuseNode {  // then the link is closed
+  enum class Kind : uint8_t {
+    kProtocol,
+    kNameTaken,
+    kTryAgain,      // in a moment: the former holder of the name is about to be declared dead
+    kDeclaredDead,  // it must give up all that it had, and join as a new one
+    kInvalid,
+    kFull,
+    kNotTheHead,
+  };
+  uint64_t link = 0;
+  Kind kind = Kind::kInvalid;
+  std::string why;
+};
+struct ConfirmLease {
+  uint64_t link = 0;
+  uint64_t epoch = 0;
+  uint64_t beat = 0;
+};
+struct CloseMemberLink {  // a newer one has taken its place, or its node is dead
+  uint64_t link = 0;
+};
+struct SuspectNode {  // start nothing new there
+  NodeNumber node;
+};
+struct TrustNode {  // it is back
+  NodeNumber node;
+};
+struct DeclareDead {
+  NodeNumber node;
+  std::string name;
+  std::string why;
+  bool farewell = false;
+};
+struct StepDown {  // there is a newer head: decide nothing any more
+  uint64_t epoch = 0;
+};
+using MembershipAction =
+    std::variant<AcceptNode, RefuseNode, ConfirmLease, CloseMemberLink, SuspectNode, TrustNode, DeclareDead, StepDown>;
+
+class Membership {
+ public:
+  struct Config {
+    uint64_t epoch = 1;
+    uint32_t protocol = 0;
+    int64_t lease_ns = 10'000'000'000;
+    int64_t grace_ns = 600'000'000;  // a dead daemon is noticed within a second; a lost link is made anew in less
+    size_t max_nodes = 65'536;
+  };
+  enum class State : uint8_t { kAlive, kSuspected, kAwaited };
+  struct Member {
+    NodeDescription description;
+    State state = State::kAlive;
+    uint64_t link = 0;  // 0: none
+    int64_t deadline_ns = 0;
+  };
+
+  // Planted bugs, to show that the tests find them. All off outside tests.
+  struct Faults {
+    bool confirm_the_dead = false;         // beats of nodes that were declared dead are confirmed
+    bool declare_at_once = false;          // a restarted head does not wait for those it knows
+    bool believe_any_closed_link = false;  // the short grace, whoever closed it
+    bool ignore_own_absence = false;
+  };
+
+  explicit Membership(Config config) : config_(config) {}
+
+  void Handle(const MembersRestored& event, std::vector<MembershipAction>& out);
+  void Handle(const JoinAsked& event, std::vector<MembershipAction>& out);
+  void Handle(const BeatCame& event, std::vector<MembershipAction>& out);
+  void Handle(const MemberLinkClosed& event, std::vector<MembershipAction>& out);
+  void Handle(const FarewellCame& event, std::vector<MembershipAction>& out);
+  void Handle(const MembershipTicked& event, std::vector<MembershipAction>& out);
+
+  // INT64_MAX if there is nobody.
+  int64_t next_wakeup_ns() const;
+  const std::map<NodeNumber, Member>& members() const { return members_; }
+  NodeNumber next_number() const { return next_; }
+  bool deposed() const { return deposed_; }
+  // Of a member that is linked; 0 if it is none.
+  NodeNumber NodeOf(uint64_t link) const;
+
+  void CheckInvariants() const;
+
+  Faults faults;
+
+ private:
+  void Advance(int64_t now_ns);
+  void SetDeadline(NodeNumber node, Member& member, int64_t deadline_ns);
+  void Attach(NodeNumber node, Member& member, const JoinAsked& event, std::vector<MembershipAction>& out);
+  void Bury(NodeNumber node, std::string why, bool farewell, std::vector<MembershipAction>& out);
+  bool HeardOfNewer(uint64_t epoch, std::vector<MembershipAction>& out);
+
+  Config config_;
+  std::map<NodeNumber, Member> members_;
+  std::map<NodeIdentity, NodeNumber> by_identity_;
+  std::map<std::string, NodeNumber> by_name_;
+  std::map<uint64_t, NodeNumber> by_link_;
+  std::set<std::pair<int64_t, NodeNumber>> deadlines_;
+  NodeNumber next_{1};
+  int64_t now_ns_ = 0;
+  bool started_ = false;  // now_ns_ is known
+  bool deposed_ = false;
+};
+
+}  // namespace weft::core

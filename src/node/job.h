@@ -1,0 +1,44 @@
+// One driver's work on this node: how its workers are started, the pools that decide when, the zygote that forks them,
+// and their output. Wherever the driver is; a job without a process on this node does not exist here.
+//
+// Owned by NodeDaemon, on its loop thread. Holds no decisions: those are WorkerPool's and LocalScheduler's.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "node/worker_output.h"
+#include "node/worker_pool.h"
+#include "node/zygote.h"
+#include "os/event_loop.h"
+#include "wire/messages.h"
+
+namespace weft::core {
+
+struct Job {
+  ProcessId driver;  // names the job
+  OpenSession session;
+  std::unique_ptr<WorkerPool> pool;
+  std::unique_ptr<WorkerPool> guest_pool;  // Python workers in the job of a C++ program; nullptr: none can be had
+
+  std::unique_ptr<Zygote> zygote;
+  EventLoop::WatchId zygote_watch = 0;
+  EventLoop::WatchId zygote_output_watch = 0;
+  int64_t zygote_started_ns = 0;
+
+  std::unique_ptr<WorkerOutputs> outputs;
+  std::set<SegmentId> segments;  // of its processes, the dead ones included
+  int64_t leaving_until_ns = 0;  // not 0: the driver has said farewell, and workers may leave in order until then
+  bool ending = false;           // the driver is gone, and all that is the job's is being killed
+
+  WorkerPool* PoolOf(bool guest) { return guest ? guest_pool.get() : pool.get(); }
+  const std::vector<std::string>& ZygoteCommand() const {
+    return session.python_workers != 0 ? session.worker_command : session.guest_command;
+  }
+  bool ForksWorkers(bool guest) const { return session.python_workers != 0 || guest; }
+};
+
+}  // namespace weft::core

@@ -1,0 +1,366 @@
+// NodeDaemon: the lives of processes. Starts workers, itself or through a job's zygote, learns of every end, tells it
+// to those whom it concerns, and leaves nothing behind.
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/clock.h"
+#include "node/node_daemon.h"
+#include "os/child_process.h"
+#include "os/socket.h"
+
+namespace weft::core {
+namespace {
+
+constexpr int64_t kMs = 1'000'000;
+constexpr size_t kMaxRememberedDeaths = 4096;
+// A zygote that dies without a request is replaced at once, but not more often than this.
+constexpr int64_t kZygotePauseNs = 1000 * kMs;
+
+}  // namespace
+
+// ---- lives ------------------------------------------------------------------------------------------------------
+
+Status NodeDaemon::Launch(ProcessId worker, const WorkerKind& kind) {
+  Job& job = *FindJob(kind.job);
+  auto sockets = StreamSocketPair();
+  if (!sockets) return sockets.error();
+  SharedFd theirs = ShareFd(std::move(sockets->second));
+  SharedFd outputs[2];
+  UniqueFd read_ends[2];
+  for (int i = 0; i < 2; ++i) {
+    if (job.session.forward_output == 0) {
+      outputs[i] = ShareFd(UniqueFd(::fcntl(null_.get(), F_DUPFD_CLOEXEC, 3)));
+      if (outputs[i]->get() < 0) return Error{ErrorKind::kUnavailable, "no descriptors are left"};
+      continue;
+    }
+    int pipe[2];
+    if (::pipe2(pipe, O_CLOEXEC) != 0) {
+      return Error{ErrorKind::kUnavailable, std::string("cannot create a pipe: ") + strerror(errno)};
+    }
+    read_ends[i] = UniqueFd(pipe[0]);
+    outputs[i] = ShareFd(UniqueFd(pipe[1]));
+    if (Status status = SetNonblocking(pipe[0], true); !status) return status;
+  }
+
+  pid_t pid = 0;
+  if (job.ForksWorkers(kind.guest)) {
+    if (Status status = EnsureZygote(job); !status) return status;
+    job.zygote->RequestFork(worker, theirs, outputs[0], outputs[1]);
+    bool full = job.zygote->Flush();
+    loop_.Modify(job.zygote_watch, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
+  } else {
+    ChildProgram program;
+    program.command = job.session.worker_command;
+    program.environment = job.session.environment;
+    std::erase_if(program.environment, [](const std::string& entry) { return entry.starts_with("WEFT_WORKER_FD="); });
+    program.environment.push_back("WEFT_WORKER_FD=3");
+    program.working_directory = job.session.working_directory;
+    program.descriptors = {{theirs->get(), 3}, {outputs[0]->get(), 1}, {outputs[1]->get(), 2}};
+    program.new_process_group = true;
+    program.die_with_parent = true;
+    auto started = StartProgram(program);
+    if (!started) return started.error();
+    pid = *started;
+  }
+
+  auto process = std::make_unique<Process>();
+  process->id = worker;
+  process->job = kind.job;
+  process->guest = kind.guest;
+  process->pid = pid;
+  process->stream = std::make_unique<MessageStream>(std::move(sockets->first));
+  auto watch =
+      loop_.Add(process->stream->fd(), EPOLLIN, [this, worker](uint32_t events) { OnProcessEvent(worker, events); });
+  if (!watch) return watch.error();  // the worker ends when its socket closes
+  process->watch = *watch;
+  if (pid != 0) pids_[pid] = worker;
+  processes_[worker] = std::move(process);
+  for (int i = 0; i < 2; ++i) {
+    if (read_ends[i]) job.outputs->Watch(worker, i == 1, std::move(read_ends[i]));
+  }
+  return Status();
+}
+
+Status NodeDaemon::EnsureZygote(Job& job) {
+  if (job.zygote) {
+    if (job.zygote_watch != 0) return Status();
+    return Error{ErrorKind::kGone, "the Python program that starts workers has just ended"};
+  }
+  ChildProgram program;
+  program.command = job.ZygoteCommand();
+  program.environment = job.session.environment;
+  program.working_directory = job.session.working_directory;
+  program.die_with_parent = true;
+  auto zygote = Zygote::Start(std::move(program));
+  if (!zygote) return zygote.error();
+  auto watch = loop_.Add((*zygote)->fd(), EPOLLIN, [this, &job](uint32_t) { OnZygoteEvent(job); });
+  if (!watch) return watch.error();  // it ends when its socket closes
+  auto output = loop_.Add((*zygote)->output_fd(), EPOLLIN, [this, &job](uint32_t) {
+    if (job.zygote->ReadOutput()) return;
+    loop_.Remove(job.zygote_output_watch);
+    job.zygote_output_watch = 0;
+  });
+  job.zygote = std::move(*zygote);
+  job.zygote_started_ns = NowNs();
+  job.zygote_watch = *watch;
+  job.zygote_output_watch = output ? *output : 0;
+  return Status();
+}
+
+void NodeDaemon::AdoptClaimedPid(Process& process) {
+  // Its zygote has died before it could tell the number. Believed only if it is really our child: we might kill it.
+  pid_t pid = process.claimed_pid;
+  if (process.pid != 0 || pid <= 0 || pids_.contains(pid)) return;
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return;
+  process.pid = pid;
+  pids_[pid] = process.id;
+}
+
+void NodeDaemon::OnZygoteEvent(Job& job) {
+  bool full = job.zygote->Flush();
+  while (auto event = job.zygote->Next()) {
+    if (auto* forked = std::get_if<WorkerForked>(&*event)) {
+      auto* process = Find(forked->worker);
+      if (forked->pid > 0) {
+        pids_[forked->pid] = forked->worker;
+        if (process == nullptr) {
+          ::kill(forked->pid, SIGKILL);  // nobody waits for it any more
+        } else {
+          process->pid = forked->pid;
+          if (process->kill_sent) ::kill(process->pid, SIGKILL);
+        }
+      } else if (process != nullptr) {
+        process->note = std::string("the zygote cannot fork: ") + strerror(-forked->pid);
+        BeginClosing(*process);
+      }
+    } else if (auto* exited = std::get_if<WorkerExited>(&*event)) {
+      OnExit(exited->pid, exited->status);
+    }
+    if (ended_) return;
+  }
+  if (job.zygote->closed()) {
+    // Its exit status follows; until then it is neither used nor replaced.
+    loop_.Remove(job.zygote_watch);
+    job.zygote_watch = 0;
+    ::kill(job.zygote->pid(), SIGKILL);
+    return;
+  }
+  loop_.Modify(job.zygote_watch, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
+}
+
+void NodeDaemon::ZygoteEnded(Job& job, int status) {
+  if (job.zygote_watch != 0) OnZygoteEvent(job);  // its last reports
+  job.zygote->ReadOutput();
+  std::string how = "the Python program that starts workers (" + job.ZygoteCommand()[0] + ") " + DescribeExit(status);
+  std::string words = job.zygote->last_output();
+  while (!words.empty() && words.back() == '\n') words.pop_back();
+  if (!words.empty()) how.append("; it said:\n").append(words);
+  for (auto& [id, process] : processes_) {
+    if (process->job != job.driver || process->is_driver || process->pid != 0) continue;
+    process->zygote_end = how;
+    AdoptClaimedPid(*process);
+  }
+  if (job.zygote_watch != 0) loop_.Remove(job.zygote_watch);
+  if (job.zygote_output_watch != 0) loop_.Remove(job.zygote_output_watch);
+  job.zygote_watch = job.zygote_output_watch = 0;
+  bool restart = NowNs() - job.zygote_started_ns > kZygotePauseNs;
+  job.zygote.reset();
+  CheckClosing();
+  if (restart && !ended_ && !job.ending && !job.zygote) {
+    [[maybe_unused]] Status ignored = EnsureZygote(job);  // if that fails, the next start of a worker says so
+  }
+}
+
+void NodeDaemon::OnSignal() {
+  signalfd_siginfo info;
+  bool terminate = false;
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info) terminate |= info.ssi_signo == SIGTERM;
+  if (terminate) return EndSession(0);
+  ReapChildren();
+}
+
+void NodeDaemon::ReapChildren() {
+  int status;
+  for (pid_t pid; !ended_ && (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    auto of_zygote = std::find_if(jobs_.begin(), jobs_.end(), [pid](const auto& entry) {
+      return entry.second->zygote && entry.second->zygote->pid() == pid;
+    });
+    if (of_zygote != jobs_.end()) {
+      ZygoteEnded(*of_zygote->second, status);
+    } else {
+      OnExit(pid, status);
+    }
+  }
+}
+
+void NodeDaemon::OnExit(pid_t pid, int status) {
+  auto found = pids_.find(pid);
+  if (found == pids_.end()) return;  // an orphan of a worker
+  ProcessId id = found->second;
+  pids_.erase(found);
+  auto* process = Find(id);
+  if (process == nullptr) return;
+  process->exit_status = status;
+  Bury(id);
+}
+
+void NodeDaemon::Kill(Process& process, std::string note) {
+  if (process.note.empty()) process.note = std::move(note);
+  process.kill_sent = true;
+  if (process.pid > 0 && !process.exit_status) ::kill(process.pid, SIGKILL);
+}
+
+void NodeDaemon::BeginClosing(Process& process) {
+  if (process.is_driver) return EndJob(process.id, 0);
+  if (process.stage == Process::Stage::kClosing) return;
+  process.stage = Process::Stage::kClosing;
+  process.closing_since_ns = NowNs();
+  closing_.insert(process.id);
+  loop_.Remove(process.watch);
+  process.watch = 0;
+  // No leases for it any more, if it is idle. If it is leased, the lease ends with the burial.
+  if (scheduler_->IsIdle(process.id)) scheduler_->Handle(WorkerRetired{process.id}, scheduler_actions_);
+}
+
+void NodeDaemon::CheckClosing() {
+  if (closing_.empty() || ended_) return;
+  int64_t now = NowNs();
+  for (ProcessId id : std::set<ProcessId>(closing_)) {
+    auto* process = Find(id);
+    if (process == nullptr) continue;
+    // It was never forked: the zygote is gone, and its end explains it.
+    bool never_was = process->pid == 0 && process->claimed_pid == 0 && !process->zygote_end.empty();
+    int64_t age = now - process->closing_since_ns;
+    if (never_was || age >= kStatusWaitNs + kKillWaitNs) {
+      Bury(id);
+      Settle();
+    } else if (age >= kStatusWaitNs && !process->kill_sent) {
+      Kill(*process, "it had closed its connection to the node daemon");
+    }
+    if (ended_) return;
+  }
+}
+
+std::string NodeDaemon::DescribeDeath(const Process& process) const {
+  std::string how;
+  if (process.exit_status) {
+    how = DescribeExit(*process.exit_status);
+  } else if (process.pid == 0 && !process.zygote_end.empty()) {
+    how = process.zygote_end;
+  } else {
+    how = "lost its connection to the node daemon";
+  }
+  if (!process.note.empty()) how += " (" + process.note + ")";
+  return how;
+}
+
+void NodeDaemon::Bury(ProcessId id) {
+  auto* process = Find(id);
+  // What it sent and printed before it died counts. Its messages may make others die, so look again after each step.
+  if (process->stage != Process::Stage::kClosing) ReadFrom(*process, true);
+  // Decisions that name it are carried out while it can still be found: a grant on it must be heard of before its
+  // death.
+  Settle();
+  if (ended_ || (process = Find(id)) == nullptr) return;
+  Job* job = FindJob(process->job);
+  if (job != nullptr) job->outputs->Drain(id);
+  std::string how = DescribeDeath(*process);
+  std::string why_not_started = how;
+  std::string words = process->last_stderr;
+  while (!words.empty() && words.back() == '\n') words.pop_back();
+  if (!words.empty()) why_not_started += "; it said:\n" + words;
+
+  for (const auto& [key, peer] : process->peers) {
+    if (key.first == id) continue;  // an actor that called itself
+    if (auto* other = Find(key.first)) {
+      other->peers.erase({id, !key.second});
+      other->freed_slots.push_back(peer.peer_slot);
+    }
+  }
+  TellOfActorsThatEndWith(*process, how);
+  // Everybody hears of it: an owner may count the dead as a borrower by the word of a third process alone.
+  for (auto& [other_id, other] : processes_) {
+    if (other_id == id || other->stage != Process::Stage::kReady) continue;
+    Send(*other, ProcessDied{id, process->pid, how});
+    // The dead may have been about to wake it.
+    if (other->doorbell) other->doorbell->WakeAll();
+  }
+  if (process->watch != 0) loop_.Remove(process->watch);
+  if (process->pid != 0) pids_.erase(process->pid);
+  closing_.erase(id);
+  unflushed_.erase(id);
+  RememberDead(*process, how);
+  deaths_[id] = std::move(how);
+  if (deaths_.size() > kMaxRememberedDeaths) deaths_.erase(deaths_.begin());
+
+  uint64_t surviving = segments_.WriterDied(SegmentId{id.value}).surviving_bytes;
+  const bool was_worker = !process->is_driver, guest = process->guest;
+  processes_.erase(id);
+  int64_t now = NowNs();
+  budget_->Handle(MemoryBudget::Died{id, surviving, now}, budget_actions_);
+  scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
+  if (was_worker && job != nullptr && !job->ending) {
+    job->PoolOf(guest)->WorkerEnded(id, why_not_started, now, pool_actions_);
+  }
+  Settle();
+  ResumeSendersTo(id);
+}
+
+void NodeDaemon::EndSession(int exit_code) {
+  if (ended_) return;
+  ended_ = true;
+  exit_code_ = exit_code;
+}
+
+void NodeDaemon::KillEverything() {
+  // The zygote first, so that it forks no more. Its children become ours.
+  for (auto& [driver, job] : jobs_) {
+    if (job->zygote) ::kill(job->zygote->pid(), SIGKILL);
+  }
+  for (auto& [id, process] : processes_) {
+    if (process->pid > 0 && !process->exit_status) ::kill(process->pid, SIGKILL);
+  }
+  // Whatever is left has us as its parent sooner or later: workers whose number we never learned, and what user code
+  // has started. The list is read again until it is empty, as each death may hand us more.
+  int64_t deadline = NowNs() + 2000 * kMs;
+  std::string path = "/proc/self/task/" + std::to_string(::getpid()) + "/children";
+  for (;;) {
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+    UniqueFd list(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (list) {
+      std::string text;
+      char buffer[4096];
+      for (ssize_t size; (size = ::read(list.get(), buffer, sizeof buffer)) > 0;)
+        text.append(buffer, static_cast<size_t>(size));
+      for (const char* at = text.c_str(); *at != '\0';) {
+        char* end;
+        long pid = strtol(at, &end, 10);
+        if (end == at) break;
+        if (pid > 1) ::kill(static_cast<pid_t>(pid), SIGKILL);
+        at = end;
+      }
+    }
+    siginfo_t info{};
+    if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0) return;  // no child is left
+    if (NowNs() > deadline) return;
+    if (info.si_pid != 0) continue;  // a zombie waits to be reaped
+    // Until the next child ends, or a moment has passed.
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::sigaddset(&set, SIGCHLD);
+    timespec moment{0, 5 * kMs};
+    ::sigtimedwait(&set, nullptr, &moment);
+  }
+}
+
+}  // namespace weft::core

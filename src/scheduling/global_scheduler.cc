@@ -1,0 +1,992 @@
+#include "scheduling/global_scheduler.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "scheduling/labels.h"
+
+namespace weft::core {
+namespace {
+
+constexpr uint64_t kNever = UINT64_MAX;
+constexpr uint32_t kSlotBits = 24;  // of a rank, the lowest: they make ranks unique, and the root says who it is
+constexpr uint64_t kSlotMask = (uint64_t{1} << kSlotBits) - 1;
+// Leases on their way to one node. More than a node can start at once; few enough for one event, since work that needs
+// no resources fits without end.
+constexpr uint32_t kMaxInFlight = 1024;
+// One event must not take long: 65,536 placements are some 20 ms. Whoever wants more asks again.
+constexpr uint32_t kMaxCount = 65'536;
+// Trees that nobody uses are kept for the next wish of their kind. At 24 bytes per node each: 1.5 kB per node.
+constexpr size_t kMaxIdle = 64;
+// After so many leases to others on nodes where it could run, a node is kept free. As in LocalScheduler, a few times
+// more, since a whole node is what it costs.
+constexpr uint32_t kMaxPassedOver = 32;
+// Bytes that make a node better. Fetching a megabyte takes about a millisecond over the slowest links that are in use.
+constexpr uint64_t kArgumentStep = uint64_t{1} << 20;
+constexpr size_t kMaxArgumentNodes = 16;  // the richest: each is looked at in each decision
+constexpr uint32_t kCpuId = 0, kGpuId = 1;
+
+bool FitsGpus(const std::vector<int64_t>& gpus, int64_t amount) {
+  if (amount == 0) return true;
+  if (amount < kResourceUnit) {
+    return std::any_of(gpus.begin(), gpus.end(), [&](int64_t free) { return free >= amount; });
+  }
+  return std::count(gpus.begin(), gpus.end(), kResourceUnit) >= amount / kResourceUnit;
+}
+
+// As FreeResources::Take does it on the node, so that the pictures agree: the fullest that has room.
+void TakeGpus(std::vector<int64_t>& gpus, int64_t amount) {
+  for (int64_t left = amount; left > 0; left -= kResourceUnit) {
+    int64_t part = std::min(left, kResourceUnit);
+    auto best = gpus.end();
+    for (auto gpu = gpus.begin(); gpu != gpus.end(); ++gpu) {
+      if (*gpu >= part && (best == gpus.end() || *gpu < *best)) best = gpu;
+    }
+    if (best == gpus.end()) return;  // the report has less than was placed; the node will refuse
+    *best -= part;
+  }
+}
+
+std::vector<int64_t> GpusOf(int64_t amount) {
+  std::vector<int64_t> gpus;
+  for (; amount > 0; amount -= kResourceUnit) gpus.push_back(std::min(amount, kResourceUnit));
+  return gpus;
+}
+
+std::string OptionFor(std::string_view resource) {
+  if (resource == kCpu) return "--num-cpus=...";
+  if (resource == kGpu) return "--num-gpus=...";
+  return "--resources=...";
+}
+
+}  // namespace
+
+struct GlobalScheduler::ClassKey {
+  ResourceAmounts shape;
+  LabelSelector labels;
+  bool spread = false;
+  NodeNumber only;  // 0: any node
+  auto operator<=>(const ClassKey&) const = default;
+};
+
+struct GlobalScheduler::Wish {
+  WishId id;
+  ProcessId process;
+  uint64_t job = 0;
+  uint32_t depth = 0;
+  bool actor = false;
+  bool warned = false;  // of not being feasible; false again when it was
+  PlacementStrategy strategy;
+  std::vector<std::pair<NodeNumber, uint64_t>> argument_bytes;  // the most first
+  Class* of = nullptr;
+  uint64_t arrival = 0;
+  uint32_t waiting = 0;                                  // leases; in the queue of its class if not 0
+  int64_t placed = 0;                                    // leases, less those taken back
+  std::vector<std::pair<uint32_t, uint64_t>> in_flight;  // slot and placement
+};
+
+struct GlobalScheduler::Class {
+  ClassKey key;
+  uint64_t number = 0;
+  uint32_t uses = 0;  // wishes and debits
+  uint64_t idle_since = 0;
+  std::vector<std::pair<uint32_t, int64_t>> needs;  // resource and amount, by resource
+  int64_t gpus = 0;
+  std::map<uint32_t, std::map<uint64_t, std::map<uint64_t, Wish*>>, std::greater<>> queue;  // depth, job, arrival
+  uint32_t waiting = 0;                                                                     // wishes
+  uint32_t passed_over = 0;
+  uint32_t nearest = kNoSlot;  // of the nodes where it was passed over, the one that lacked least
+  int64_t least_lack = 0;
+  uint32_t kept = kNoSlot;  // a node that is kept free for it
+  // By slot. `only` classes have none of these.
+  std::vector<uint8_t> possible;
+  std::vector<uint8_t> is_dirty;
+  std::vector<uint64_t> last_placed;  // of SPREAD
+  std::vector<uint32_t> dirty;
+  // The least rank below; the leaves begin in the middle. A power of two of them.
+  std::vector<uint64_t> tree;
+  uint32_t possible_count = 0;
+  std::string why_infeasible;  // empty: not worked out
+
+  bool has_tree() const { return !key.only; }
+  uint32_t leaves() const { return static_cast<uint32_t>(tree.size() / 2); }
+  uint64_t best() const { return tree.empty() ? kNever : tree[1]; }
+  uint64_t leaf(uint32_t slot) const { return slot < leaves() ? tree[leaves() + slot] : kNever; }
+  void SetLeaf(uint32_t slot, uint64_t rank) {
+    uint32_t at = leaves() + slot;
+    if (tree[at] == rank) return;
+    tree[at] = rank;
+    for (at /= 2; at > 0; at /= 2) {
+      uint64_t least = std::min(tree[2 * at], tree[2 * at + 1]);
+      if (tree[at] == least) return;
+      tree[at] = least;
+    }
+  }
+};
+
+struct GlobalScheduler::Node {
+  struct Amount {
+    uint32_t resource = 0;
+    int64_t total = 0;
+    int64_t reported = 0;  // available
+    int64_t queued = 0;    // wanted by the node's own queue
+    int64_t free = 0;      // reported, less the debits
+  };
+  struct Debit {
+    uint64_t placement = 0;
+    WishId wish;
+    Class* of = nullptr;
+    uint32_t count = 0;
+  };
+  NodeNumber number;
+  std::vector<Amount> amounts;  // by resource
+  std::vector<int64_t> reported_gpus, gpus;
+  NodeLabels labels;
+  uint32_t leases = 0;
+  std::vector<Debit> debits;  // by placement
+  uint64_t placements = 0;    // the last number given out
+  uint64_t seen = 0;
+  uint64_t refused = 0;    // nothing is placed until a report has seen this placement
+  uint32_t in_flight = 0;  // leases
+  uint32_t placing = 0;    // where in placing_ its last entry may be
+  Class* kept_for = nullptr;
+  std::vector<Class*> only_here;
+  bool touched = false;
+  std::map<uint64_t, std::unique_ptr<Wish>> wishes;  // that it asks, by number
+
+  const Amount* Find(uint32_t resource) const {
+    for (const auto& amount : amounts) {  // a handful
+      if (amount.resource == resource) return &amount;
+    }
+    return nullptr;
+  }
+  Amount* Find(uint32_t resource) { return const_cast<Amount*>(std::as_const(*this).Find(resource)); }
+  int64_t TotalOf(uint32_t resource) const {
+    const Amount* amount = Find(resource);
+    return amount == nullptr ? 0 : amount->total;
+  }
+};
+
+GlobalScheduler::GlobalScheduler() {
+  WEFT_CHECK(Intern(kCpu) == kCpuId && Intern(kGpu) == kGpuId, "these have fixed numbers");
+}
+
+GlobalScheduler::~GlobalScheduler() = default;
+
+// ---- names ------------------------------------------------------------------------------------------------------
+
+uint32_t GlobalScheduler::SlotOf(NodeNumber node) const {
+  return node.value < slot_of_.size() ? slot_of_[node.value] : kNoSlot;
+}
+
+GlobalScheduler::Wish* GlobalScheduler::Find(WishId id) const {
+  uint32_t slot = SlotOf(id.asker);
+  if (slot == kNoSlot) return nullptr;
+  auto found = nodes_[slot]->wishes.find(id.number);
+  return found == nodes_[slot]->wishes.end() ? nullptr : found->second.get();
+}
+
+uint32_t GlobalScheduler::Intern(std::string_view name) {
+  auto found = resource_of_.find(name);
+  if (found == resource_of_.end()) {
+    uint32_t number = static_cast<uint32_t>(resources_.size());
+    if (free_resources_.empty()) {
+      resources_.emplace_back();
+    } else {
+      number = free_resources_.back();
+      free_resources_.pop_back();
+    }
+    resources_[number].name = name;
+    found = resource_of_.emplace(std::string(name), number).first;
+  }
+  ++resources_[found->second].uses;
+  return found->second;
+}
+
+void GlobalScheduler::Release(uint32_t resource) {
+  if (--resources_[resource].uses > 0) return;
+  resource_of_.erase(resources_[resource].name);
+  resources_[resource].name.clear();
+  free_resources_.push_back(resource);
+}
+
+// ---- classes ----------------------------------------------------------------------------------------------------
+
+GlobalScheduler::Class& GlobalScheduler::ClassFor(const ClassKey& key) {
+  auto& entry = classes_[key];
+  if (entry != nullptr) {
+    if (entry->uses == 0) idle_.erase(entry->idle_since);
+    ++entry->uses;
+    return *entry;
+  }
+  entry = std::make_unique<Class>();
+  Class& c = *entry;
+  c.key = key;
+  c.number = next_class_++;
+  c.uses = 1;
+  for (const auto& [name, amount] : key.shape) {
+    c.needs.emplace_back(Intern(name), amount);
+    if (name == kGpu) c.gpus = amount;
+  }
+  std::sort(c.needs.begin(), c.needs.end());
+  if (!c.has_tree()) {
+    nodes_[SlotOf(key.only)]->only_here.push_back(&c);
+    return c;
+  }
+  trees_.push_back(&c);
+  Grow(c);
+  for (uint32_t slot = 0; slot < nodes_.size(); ++slot) {
+    if (nodes_[slot] == nullptr) continue;
+    c.possible[slot] = Possible(c, *nodes_[slot]);
+    c.possible_count += c.possible[slot];
+    c.is_dirty[slot] = 1;
+    c.dirty.push_back(slot);
+  }
+  return c;
+}
+
+void GlobalScheduler::Grow(Class& c) {
+  size_t slots = nodes_.size();
+  if (c.possible.size() >= slots && !c.tree.empty()) return;
+  c.possible.resize(slots);
+  c.is_dirty.resize(slots);
+  if (c.key.spread) c.last_placed.resize(slots);
+  uint32_t leaves = std::max<uint32_t>(c.leaves(), 1);
+  while (leaves < slots) leaves *= 2;
+  if (leaves == c.leaves()) return;
+  std::vector<uint64_t> tree(size_t{2} * leaves, kNever);
+  for (uint32_t slot = 0; slot < c.leaves(); ++slot) tree[leaves + slot] = c.leaf(slot);
+  for (uint32_t at = leaves - 1; at > 0; --at) tree[at] = std::min(tree[2 * at], tree[2 * at + 1]);
+  c.tree = std::move(tree);
+}
+
+void GlobalScheduler::DropUse(Class& c) {
+  if (--c.uses > 0) return;
+  if (!c.has_tree()) {
+    Drop(c);
+    return;
+  }
+  c.idle_since = stamp_++;
+  idle_.emplace(c.idle_since, &c);
+  if (idle_.size() > kMaxIdle) Drop(*idle_.begin()->second);
+}
+
+void GlobalScheduler::Drop(Class& c) {
+  WEFT_CHECK(c.uses == 0 && c.waiting == 0 && c.kept == kNoSlot, "a class is dropped when nobody uses it");
+  for (const auto& [resource, amount] : c.needs) Release(resource);
+  if (c.has_tree()) {
+    idle_.erase(c.idle_since);
+    std::erase(trees_, &c);
+  } else if (uint32_t slot = SlotOf(c.key.only); slot != kNoSlot) {
+    std::erase(nodes_[slot]->only_here, &c);
+  }
+  classes_.erase(classes_.find(c.key));
+}
+
+// Whether the node could serve it if it were empty.
+bool GlobalScheduler::Possible(const Class& c, const Node& node) const {
+  for (const auto& [resource, amount] : c.needs) {
+    if (node.TotalOf(resource) < amount) return false;
+  }
+  return Matches(c.key.labels, node.labels);
+}
+
+// The less the better; kNever if it does not fit there now.
+uint64_t GlobalScheduler::RankOf(const Class& c, uint32_t slot) const {
+  const Node& node = *nodes_[slot];
+  if (c.has_tree() && c.possible[slot] == 0) return kNever;
+  if (node.seen < node.refused || node.in_flight >= kMaxInFlight) return kNever;
+  if (node.kept_for != nullptr && node.kept_for != &c) return kNever;
+  uint64_t load = 0;  // of the scarcest resource it needs, in 1/1024
+  for (const auto& [resource, amount] : c.needs) {
+    const auto* has = node.Find(resource);
+    if (has == nullptr || has->free < amount) return kNever;
+    int64_t wanted = has->total - has->free + has->queued;
+    if (wanted > 0) load = std::max(load, static_cast<uint64_t>(wanted / (has->total / 1024 + 1)));
+  }
+  if (!FitsGpus(node.gpus, c.gpus)) return kNever;
+  if (c.key.spread) return c.last_placed[slot] << kSlotBits | slot;
+  uint64_t wasteful = c.gpus == 0 && !node.gpus.empty() ? 1 : 0;
+  load = std::min<uint64_t>(load, 0xffff);
+  uint64_t busy = std::min<uint64_t>(uint64_t{node.leases} + node.in_flight, 0xffff);
+  return (wasteful << 32 | load << 16 | busy) << kSlotBits | slot;
+}
+
+void GlobalScheduler::Refresh(Class& c) {
+  for (uint32_t slot : c.dirty) {
+    c.is_dirty[slot] = 0;
+    c.SetLeaf(slot, nodes_[slot] == nullptr ? kNever : RankOf(c, slot));
+  }
+  c.dirty.clear();
+}
+
+void GlobalScheduler::Touch(uint32_t slot) {
+  if (!faults.keep_trees) {
+    for (Class* c : trees_) {
+      if (c->is_dirty[slot] != 0) continue;
+      c->is_dirty[slot] = 1;
+      c->dirty.push_back(slot);
+    }
+  }
+  if (Node* node = nodes_[slot].get(); node != nullptr && !node->touched && !node->only_here.empty()) {
+    node->touched = true;
+    touched_.push_back(slot);
+  }
+}
+
+// ---- nodes ------------------------------------------------------------------------------------------------------
+
+void GlobalScheduler::TakeFrom(Node& node, const Class& c, uint32_t count) {
+  for (const auto& [resource, amount] : c.needs) {
+    if (auto* has = node.Find(resource)) has->free -= amount * count;
+  }
+  for (uint32_t i = 0; c.gpus > 0 && i < count; ++i) TakeGpus(node.gpus, c.gpus);
+}
+
+void GlobalScheduler::Recount(Node& node) {
+  for (auto& amount : node.amounts) amount.free = amount.reported;
+  node.gpus = node.reported_gpus;
+  node.in_flight = 0;
+  for (const auto& debit : node.debits) {
+    TakeFrom(node, *debit.of, debit.count);
+    node.in_flight += debit.count;
+  }
+}
+
+void GlobalScheduler::SetReported(Node& node, const ResourceAmounts& available, const std::vector<int64_t>& gpus) {
+  for (auto& amount : node.amounts) {
+    amount.reported = std::min(AmountOf(available, resources_[amount.resource].name), amount.total);
+  }
+  int64_t total_gpus = node.TotalOf(kGpuId);
+  if (total_gpus == 0) return;
+  node.reported_gpus = gpus.empty() ? GpusOf(std::min(AmountOf(available, kGpu), total_gpus)) : gpus;
+  for (auto& gpu : node.reported_gpus) gpu = std::clamp<int64_t>(gpu, 0, kResourceUnit);
+}
+
+void GlobalScheduler::Handle(const NodeJoined& event, std::vector<GlobalAction>& out) {
+  if (SlotOf(event.node) != kNoSlot) Handle(NodeLeft{event.node}, out);
+  uint32_t slot = static_cast<uint32_t>(nodes_.size());
+  if (free_slots_.empty()) {
+    WEFT_CHECK(slot < kSlotMask, "more nodes than a rank can name");
+    nodes_.emplace_back();
+    for (Class* c : trees_) Grow(*c);
+  } else {
+    slot = free_slots_.back();
+    free_slots_.pop_back();
+  }
+  if (slot_of_.size() <= event.node.value) slot_of_.resize(size_t{event.node.value} + 1, kNoSlot);
+  slot_of_[event.node.value] = slot;
+  ++node_count_;
+  nodes_[slot] = std::make_unique<Node>();
+  Node& node = *nodes_[slot];
+  node.number = event.node;
+  node.labels = event.labels;
+  node.amounts.reserve(event.total.size());
+  for (const auto& [name, amount] : event.total) node.amounts.push_back({.resource = Intern(name), .total = amount});
+  std::sort(node.amounts.begin(), node.amounts.end(),
+            [](const auto& a, const auto& b) { return a.resource < b.resource; });
+  SetReported(node, event.available, event.free_gpus);
+  Recount(node);
+  for (Class* c : trees_) {
+    c->possible[slot] = Possible(*c, node);
+    c->possible_count += c->possible[slot];
+    if (c->key.spread) c->last_placed[slot] = 0;
+    c->why_infeasible.clear();
+    if (c->possible[slot] == 0 || c->waiting == 0) continue;
+    for (auto& [depth, jobs] : c->queue) {
+      for (auto& [job, wishes] : jobs) {
+        for (auto& [arrival, wish] : wishes) wish->warned = false;
+      }
+    }
+  }
+  Touch(slot);
+  if (!faults.forget_who_waits) Pump();
+  Flush(out);
+}
+
+void GlobalScheduler::Handle(const NodeReported& event, std::vector<GlobalAction>& out) {
+  uint32_t slot = SlotOf(event.node);
+  if (slot == kNoSlot) return;
+  Node& node = *nodes_[slot];
+  uint64_t seen = std::clamp(event.placements_seen, node.seen, node.placements);
+  if (faults.forget_debits) seen = node.placements;
+  node.seen = seen;
+  auto first = node.debits.begin();
+  for (; first != node.debits.end() && first->placement <= seen; ++first) {
+    if (Wish* wish = Find(first->wish)) std::erase(wish->in_flight, std::pair(slot, first->placement));
+    DropUse(*first->of);
+  }
+  node.debits.erase(node.debits.begin(), first);
+  node.leases = event.leases;
+  for (auto& amount : node.amounts) amount.queued = 0;
+  for (const auto& [shape, count] : event.queued) {
+    for (const auto& [name, need] : shape) {
+      auto resource = resource_of_.find(name);
+      auto* amount = resource == resource_of_.end() ? nullptr : node.Find(resource->second);
+      // What one node could run many times over is as good as any more: it must not overflow.
+      if (amount != nullptr && amount->queued < amount->total * 64) {
+        amount->queued += std::min<int64_t>(count, 64) * std::min(need, amount->total);
+      }
+    }
+  }
+  SetReported(node, event.available, event.free_gpus);
+  Recount(node);
+  Touch(slot);
+  Pump();
+  Flush(out);
+}
+
+void GlobalScheduler::Handle(const NodeLeft& event, std::vector<GlobalAction>& out) {
+  uint32_t slot = SlotOf(event.node);
+  if (slot == kNoSlot) return;
+  // What it asked for, nobody wants any more.
+  Node& node = *nodes_[slot];
+  while (!node.wishes.empty()) Forget(*node.wishes.begin()->second, out);
+  if (node.kept_for != nullptr) StopKeeping(*node.kept_for);
+  // What was on its way there is on its way nowhere.
+  for (const auto& debit : node.debits) {
+    if (Wish* wish = Find(debit.wish)) {
+      std::erase(wish->in_flight, std::pair(slot, debit.placement));
+      wish->placed -= debit.count;
+      if (debit.count > 0) out.emplace_back(UnplaceWork{debit.wish, event.node, debit.placement, debit.count});
+      if (!faults.lose_what_was_on_the_way) SetWaiting(*wish, std::min(wish->waiting + debit.count, kMaxCount));
+    }
+    DropUse(*debit.of);
+  }
+  node.debits.clear();
+  // What may run there alone is refused; what only prefers it goes elsewhere.
+  std::vector<Wish*> homeless;
+  if (!node.only_here.empty()) {
+    for (const auto& asker : nodes_) {
+      if (asker == nullptr) continue;
+      for (auto& [number, wish] : asker->wishes) {
+        if (wish->of->key.only == event.node) homeless.push_back(wish.get());
+      }
+    }
+  }
+  for (Wish* wish : homeless) {
+    if (!wish->strategy.soft) {
+      out.emplace_back(RefuseWork{wish->id, std::string("the ") + (wish->actor ? "actor" : "task") +
+                                                " may run on node " + std::to_string(event.node.value) +
+                                                " only, and that node has left the cluster; use soft affinity if "
+                                                "another node will do"});
+      Forget(*wish, out);
+      continue;
+    }
+    uint32_t waiting = wish->waiting;
+    SetWaiting(*wish, 0);
+    ClassKey key = wish->of->key;
+    key.only = NodeNumber{};
+    DropUse(*wish->of);
+    wish->of = &ClassFor(key);
+    SetWaiting(*wish, waiting);
+  }
+  WEFT_CHECK(node.only_here.empty(), "nobody waits for a node that has left");
+  for (const auto& amount : node.amounts) Release(amount.resource);
+  nodes_[slot].reset();
+  slot_of_[event.node.value] = kNoSlot;
+  --node_count_;
+  free_slots_.push_back(slot);
+  Touch(slot);
+  for (Class* c : trees_) {
+    if (c->nearest == slot) c->nearest = kNoSlot;
+    c->why_infeasible.clear();
+    c->possible_count -= c->possible[slot];
+    c->possible[slot] = 0;
+  }
+  Pump();
+  Flush(out);
+  for (auto& [number, c] : waiting_) {
+    if (c->possible_count > 0) continue;
+    for (auto& [depth, jobs] : c->queue) {
+      for (auto& [job, wishes] : jobs) {
+        for (auto& [arrival, wish] : wishes) WarnIfInfeasible(*wish, out);
+      }
+    }
+  }
+}
+
+void GlobalScheduler::Handle(const PlacementRefused& event, std::vector<GlobalAction>& out) {
+  uint32_t slot = SlotOf(event.node);
+  if (slot == kNoSlot) return;
+  Node& node = *nodes_[slot];
+  uint32_t count = std::min(event.count, kMaxCount);
+  if (event.placement == 0 || event.placement > node.placements || count == 0) return;
+  node.refused = std::max(node.refused, event.placement);
+  auto debit = std::find_if(node.debits.begin(), node.debits.end(),
+                            [&](const auto& d) { return d.placement == event.placement; });
+  if (debit != node.debits.end()) {
+    if (debit->wish != event.wish) return;
+    count = std::min(count, debit->count);
+    debit->count -= count;
+    Recount(node);
+  }
+  Touch(slot);
+  if (Wish* wish = Find(event.wish)) {
+    wish->placed -= count;
+    out.emplace_back(UnplaceWork{wish->id, event.node, event.placement, count});
+    SetWaiting(*wish, std::min(wish->waiting + count, kMaxCount));
+  }
+  Pump();
+  Flush(out);
+}
+
+// ---- wishes -----------------------------------------------------------------------------------------------------
+
+void GlobalScheduler::Handle(const WorkWished& event, std::vector<GlobalAction>& out) {
+  if (Wish* known = Find(event.wish)) Forget(*known, out);
+  Admit(event, out);
+  Pump();
+  Flush(out);
+}
+
+void GlobalScheduler::Admit(const WorkWished& event, std::vector<GlobalAction>& out) {
+  uint32_t asker = SlotOf(event.wish.asker);
+  if (asker == kNoSlot) return;  // it has left meanwhile
+  std::string who = event.actor ? "actor" : "task";
+  if (!IsValidShape(event.shape)) {
+    out.emplace_back(RefuseWork{event.wish, "the " + who + " asks for resources that are not valid"});
+    return;
+  }
+  if (int64_t gpus = AmountOf(event.shape, kGpu); gpus > kResourceUnit && gpus % kResourceUnit != 0) {
+    out.emplace_back(RefuseWork{event.wish, "the " + who + " asks for " + FormatAmount(gpus) +
+                                                " GPU, but only less than one GPU can be a fraction; ask for a whole "
+                                                "number"});
+    return;
+  }
+  ClassKey key{event.shape, event.labels, event.strategy.kind == PlacementStrategy::Kind::kSpread, {}};
+  if (event.strategy.kind == PlacementStrategy::Kind::kAffinity) {
+    uint32_t slot = SlotOf(event.strategy.node);
+    std::string why = "it is not in the cluster";
+    if (slot != kNoSlot) {
+      why.clear();
+      const Node& node = *nodes_[slot];
+      if (!Matches(event.labels, node.labels)) why = "its labels are not " + FormatSelector(event.labels);
+      for (const auto& [name, amount] : event.shape) {
+        auto resource = resource_of_.find(name);
+        int64_t there = resource == resource_of_.end() ? 0 : node.TotalOf(resource->second);
+        if (amount <= there || !why.empty()) continue;
+        why = "it has " + (there == 0 ? "no " : "only " + FormatAmount(there) + " ") + name + " in all, and " +
+              FormatAmount(amount) + " is asked for";
+      }
+    }
+    if (why.empty()) {
+      key.only = event.strategy.node;
+    } else if (!event.strategy.soft) {
+      out.emplace_back(RefuseWork{event.wish, "the " + who + " may run on node " +
+                                                  std::to_string(event.strategy.node.value) + " only, but " + why +
+                                                  "; choose another node, or use soft affinity if any will do"});
+      return;
+    }
+  }
+  auto& entry = nodes_[asker]->wishes[event.wish.number];
+  entry = std::make_unique<Wish>();
+  Wish& wish = *entry;
+  wish.id = event.wish;
+  wish.process = event.process;
+  wish.job = event.job;
+  wish.depth = event.depth;
+  wish.actor = event.actor;
+  wish.strategy = event.strategy;
+  wish.argument_bytes = event.argument_bytes;
+  std::sort(wish.argument_bytes.begin(), wish.argument_bytes.end(), [](const auto& a, const auto& b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+  });
+  if (wish.argument_bytes.size() > kMaxArgumentNodes) wish.argument_bytes.resize(kMaxArgumentNodes);
+  wish.of = &ClassFor(key);
+  wish.arrival = next_arrival_++;
+  ++jobs_[wish.job].wishes;
+  ++wish_count_;
+  SetWaiting(wish, std::min(event.count, kMaxCount));
+  WarnIfInfeasible(wish, out);
+  PlaceWhatFits(wish);
+}
+
+void GlobalScheduler::Handle(const WishChanged& event, std::vector<GlobalAction>& out) {
+  Wish* found = Find(event.wish);
+  if (found == nullptr) return;
+  Wish& wish = *found;
+  int64_t on_the_way = event.placed_heard == WishChanged::kAllHeard ? 0 : wish.placed - event.placed_heard;
+  on_the_way = std::clamp<int64_t>(on_the_way, -int64_t{kMaxCount}, kMaxCount);
+  SetWaiting(wish, static_cast<uint32_t>(std::clamp<int64_t>(event.count - on_the_way, 0, kMaxCount)));
+  WarnIfInfeasible(wish, out);
+  PlaceWhatFits(wish);
+  Pump();
+  Flush(out);
+}
+
+void GlobalScheduler::Handle(const WishWithdrawn& event, std::vector<GlobalAction>& out) {
+  Wish* wish = Find(event.wish);
+  if (wish == nullptr) return;
+  Forget(*wish, out);
+  Pump();  // a node that was kept free may be free for others
+  Flush(out);
+}
+
+void GlobalScheduler::Forget(Wish& wish, std::vector<GlobalAction>& out) {
+  SetWaiting(wish, 0);
+  // The debits stay until the nodes have said what became of them.
+  for (const auto& [slot, placement] : wish.in_flight) {
+    const Node& node = *nodes_[slot];
+    auto debit = std::find_if(node.debits.begin(), node.debits.end(),
+                              [&, number = placement](const auto& d) { return d.placement == number; });
+    if (debit->count > 0) out.emplace_back(UnplaceWork{wish.id, node.number, placement, debit->count});
+  }
+  auto job = jobs_.find(wish.job);
+  if (--job->second.wishes == 0) jobs_.erase(job);
+  Class& c = *wish.of;
+  --wish_count_;
+  auto& wishes = nodes_[SlotOf(wish.id.asker)]->wishes;
+  wishes.erase(wishes.find(wish.id.number));
+  DropUse(c);
+}
+
+void GlobalScheduler::SetWaiting(Wish& wish, uint32_t count) {
+  Class& c = *wish.of;
+  if (wish.waiting == 0 && count > 0) {
+    c.queue[wish.depth][wish.job].emplace(wish.arrival, &wish);
+    Job& job = jobs_.at(wish.job);
+    // Whoever comes back was not served because it wanted nothing: that gives no right to be served before others.
+    if (job.waiting++ == 0) job.turn = std::max(job.turn, virtual_time_);
+    if (c.waiting++ == 0 && c.has_tree()) waiting_.emplace(c.number, &c);
+  } else if (wish.waiting > 0 && count == 0) {
+    auto depth = c.queue.find(wish.depth);
+    auto job = depth->second.find(wish.job);
+    job->second.erase(wish.arrival);
+    if (job->second.empty()) depth->second.erase(job);
+    if (depth->second.empty()) c.queue.erase(depth);
+    --jobs_.at(wish.job).waiting;
+    if (--c.waiting == 0) {
+      if (c.has_tree()) waiting_.erase(c.number);
+      StopKeeping(c);
+    }
+  }
+  waiting_leases_ += count;
+  waiting_leases_ -= wish.waiting;
+  wish.waiting = count;
+}
+
+// ---- decisions --------------------------------------------------------------------------------------------------
+
+uint32_t GlobalScheduler::Choose(const Wish& wish) {
+  Class& c = *wish.of;
+  if (!c.has_tree()) {
+    uint32_t slot = SlotOf(c.key.only);
+    return RankOf(c, slot) == kNever ? kNoSlot : slot;
+  }
+  Refresh(c);
+  if (c.best() == kNever) return kNoSlot;
+  auto best = static_cast<uint32_t>(c.best() & kSlotMask);
+  if (c.key.spread) return best;
+  // Of the nodes without arguments the root is the best, so these few are all that can win.
+  uint32_t asker = SlotOf(wish.id.asker);
+  struct Merit {
+    uint64_t megabytes = 0;
+    bool asker = false;
+    uint64_t rank = kNever;
+    bool Beats(const Merit& other) const {
+      if (megabytes != other.megabytes) return megabytes > other.megabytes;
+      if (asker != other.asker) return asker;
+      return rank < other.rank;
+    }
+  };
+  Merit most{0, best == asker, c.best()};
+  auto consider = [&](uint32_t slot, uint64_t bytes) {
+    if (slot == kNoSlot || c.leaf(slot) == kNever) return;
+    Merit merit{bytes / kArgumentStep, slot == asker, c.leaf(slot)};
+    if (!merit.Beats(most)) return;
+    most = merit;
+    best = slot;
+  };
+  consider(asker, 0);
+  for (const auto& [node, bytes] : wish.argument_bytes) consider(SlotOf(node), bytes);
+  return best;
+}
+
+void GlobalScheduler::PlaceOne(Wish& wish, uint32_t slot) {
+  Node& node = *nodes_[slot];
+  Class& c = *wish.of;
+  Job& job = jobs_.at(wish.job);
+  virtual_time_ = std::max(virtual_time_, job.turn);
+  job.turn += std::max(AmountOf(c.key.shape, kCpu), kResourceUnit / 8);  // what needs no CPU costs a little, too
+  TakeFrom(node, c, 1);
+  ++node.in_flight;
+  ++wish.placed;
+  if (c.key.spread) c.last_placed[slot] = stamp_++;
+  if (node.placing < placing_.size() && placing_[node.placing].slot == slot && placing_[node.placing].wish == wish.id) {
+    ++placing_[node.placing].count;
+  } else {
+    node.placing = static_cast<uint32_t>(placing_.size());
+    placing_.push_back({wish.id, slot, 1});
+  }
+  Touch(slot);
+  c.passed_over = 0;
+  c.nearest = kNoSlot;
+  StopKeeping(c);
+  SetWaiting(wish, wish.waiting - 1);
+  for (auto& [number, other] : waiting_) {
+    if (other != &c && other->possible[slot] != 0) PassOver(*other, slot, c);
+  }
+  for (Class* other : node.only_here) {
+    if (other != &c && other->waiting > 0) PassOver(*other, slot, c);
+  }
+}
+
+// Somebody else was given what it lacks there. What it lacks besides would not come by keeping the node free.
+void GlobalScheduler::PassOver(Class& c, uint32_t slot, const Class& by) {
+  const Node& node = *nodes_[slot];
+  int64_t lack = 0;  // of what it lacks most, in 1/1024 of what the node has
+  for (const auto& [resource, amount] : c.needs) {
+    const auto* has = node.Find(resource);
+    bool taken =
+        std::any_of(by.needs.begin(), by.needs.end(), [&, r = resource](const auto& n) { return n.first == r; });
+    if (has->free < amount && !taken) return;
+    lack = std::max(lack, (amount - has->free + has->queued) / (has->total / 1024 + 1));
+  }
+  if (node.kept_for == nullptr && (c.nearest == kNoSlot || lack < c.least_lack)) {
+    c.nearest = slot;
+    c.least_lack = lack;
+  }
+  if (++c.passed_over <= kMaxPassedOver) return;
+  StopKeeping(c);
+  c.passed_over = 0;
+  uint32_t nearest = std::exchange(c.nearest, kNoSlot);
+  if (nearest == kNoSlot || nodes_[nearest]->kept_for != nullptr) return;
+  c.kept = nearest;
+  nodes_[nearest]->kept_for = &c;
+  Touch(nearest);
+}
+
+void GlobalScheduler::PlaceWhatFits(Wish& wish) {
+  while (wish.waiting > 0) {
+    uint32_t slot = Choose(wish);
+    if (slot == kNoSlot) return;
+    PlaceOne(wish, slot);
+  }
+}
+
+bool GlobalScheduler::GoesBefore(const Wish& a, const Wish& b) const {
+  if (a.depth != b.depth) return a.depth > b.depth;
+  if (a.job != b.job && !faults.serve_in_order_of_arrival) {
+    int64_t a_turn = jobs_.at(a.job).turn, b_turn = jobs_.at(b.job).turn;
+    if (a_turn != b_turn) return a_turn < b_turn;
+  }
+  return a.arrival < b.arrival;
+}
+
+GlobalScheduler::Wish* GlobalScheduler::Front(Class& c) {
+  Wish* front = nullptr;
+  for (auto& [job, wishes] : c.queue.begin()->second) {
+    Wish* first = wishes.begin()->second;
+    if (front == nullptr || GoesBefore(*first, *front)) front = first;
+  }
+  return front;
+}
+
+void GlobalScheduler::Pump() {
+  while (true) {
+    Wish* next = nullptr;
+    auto consider = [&](Class& c) {
+      Wish* front = Front(c);
+      if (next == nullptr || GoesBefore(*front, *next)) next = front;
+    };
+    for (auto& [number, c] : waiting_) {
+      Refresh(*c);
+      if (c->best() != kNever) consider(*c);
+    }
+    for (uint32_t slot : touched_) {
+      if (nodes_[slot] == nullptr) continue;
+      for (Class* c : nodes_[slot]->only_here) {
+        if (c->waiting > 0 && RankOf(*c, slot) != kNever) consider(*c);
+      }
+    }
+    if (next == nullptr) break;
+    PlaceOne(*next, Choose(*next));
+  }
+  for (uint32_t slot : touched_) {
+    if (nodes_[slot] != nullptr) nodes_[slot]->touched = false;
+  }
+  touched_.clear();
+}
+
+void GlobalScheduler::StopKeeping(Class& c) {
+  if (c.kept == kNoSlot) return;
+  nodes_[c.kept]->kept_for = nullptr;
+  Touch(c.kept);
+  c.kept = kNoSlot;
+}
+
+void GlobalScheduler::Flush(std::vector<GlobalAction>& out) {
+  for (const auto& placing : placing_) {
+    Node& node = *nodes_[placing.slot];
+    Wish& wish = *Find(placing.wish);
+    uint64_t placement = ++node.placements;
+    node.debits.push_back({placement, placing.wish, wish.of, placing.count});
+    ++wish.of->uses;
+    wish.in_flight.emplace_back(placing.slot, placement);
+    out.emplace_back(
+        PlaceWork{wish.id, node.number, placement, wish.process, wish.of->key.shape, placing.count, wish.depth});
+  }
+  placing_.clear();
+}
+
+// ---- words ------------------------------------------------------------------------------------------------------
+
+void GlobalScheduler::WarnIfInfeasible(Wish& wish, std::vector<GlobalAction>& out) {
+  Class& c = *wish.of;
+  if (!c.has_tree() || c.possible_count > 0 || wish.waiting == 0 || wish.warned) return;
+  wish.warned = true;
+  if (c.why_infeasible.empty()) c.why_infeasible = WhyInfeasible(c);
+  out.emplace_back(WarnInfeasible{wish.id, std::string("the ") + (wish.actor ? "actor " : "task ") + c.why_infeasible});
+}
+
+std::string GlobalScheduler::WhyInfeasible(const Class& c) const {
+  std::string among = "no node of the cluster";
+  bool labelled = c.key.labels.empty();
+  for (const auto& node : nodes_) labelled = labelled || (node != nullptr && Matches(c.key.labels, node->labels));
+  if (!labelled) {
+    return "asks for a node with the labels " + FormatSelector(c.key.labels) + ", but " + among +
+           " has them; it waits for one that has: weft start --labels=...";
+  }
+  if (!c.key.labels.empty()) among = "no node with the labels " + FormatSelector(c.key.labels);
+  for (const auto& [resource, amount] : c.needs) {
+    int64_t most = 0;
+    NodeNumber richest;
+    for (const auto& node : nodes_) {
+      if (node == nullptr || !Matches(c.key.labels, node->labels)) continue;
+      int64_t there = node->TotalOf(resource);
+      if (there <= most) continue;
+      most = there;
+      richest = node->number;
+    }
+    if (most >= amount) continue;
+    const std::string& name = resources_[resource].name;
+    std::string why = "asks for " + FormatAmount(amount) + " " + name + ", but " + among;
+    why += most == 0 ? " has any"
+                     : " has more than " + FormatAmount(most) + " (node " + std::to_string(richest.value) + ")";
+    return why + "; it waits for one that has; ask for less, or start a node with more: weft start " + OptionFor(name);
+  }
+  return "asks for " + FormatShape(c.key.shape) + ", but " + among +
+         " has all of it; it waits for one that has; ask for less, or start a larger node";
+}
+
+// ---- looking ----------------------------------------------------------------------------------------------------
+
+int64_t GlobalScheduler::FreeOf(NodeNumber node, std::string_view resource) const {
+  auto known = resource_of_.find(resource);
+  uint32_t slot = SlotOf(node);
+  if (slot == kNoSlot || known == resource_of_.end()) return 0;
+  const auto* amount = nodes_[slot]->Find(known->second);
+  return amount == nullptr ? 0 : amount->free;
+}
+
+uint32_t GlobalScheduler::WaitingOf(WishId wish) const {
+  const Wish* found = Find(wish);
+  return found == nullptr ? 0 : found->waiting;
+}
+
+std::map<ResourceAmounts, uint64_t> GlobalScheduler::WaitingByShape() const {
+  std::map<ResourceAmounts, uint64_t> waiting;
+  for (const auto& [key, c] : classes_) {
+    for (const auto& [depth, jobs] : c->queue) {
+      for (const auto& [job, wishes] : jobs) {
+        for (const auto& [arrival, wish] : wishes) waiting[key.shape] += wish->waiting;
+      }
+    }
+  }
+  return waiting;
+}
+
+void GlobalScheduler::CheckInvariants() const {
+  WEFT_CHECK(placing_.empty() && touched_.empty(), "an event is handled to its end");
+  std::map<const Class*, uint32_t> uses;
+  std::map<const Class*, uint32_t> waiting;
+  std::map<WishId, std::vector<std::pair<uint32_t, uint64_t>>> in_flight;
+  size_t count = 0;
+  for (uint32_t slot = 0; slot < nodes_.size(); ++slot) {
+    if (nodes_[slot] == nullptr) continue;
+    ++count;
+    const Node& node = *nodes_[slot];
+    WEFT_CHECK(SlotOf(node.number) == slot && !node.touched, "a slot is its node's");
+    std::map<uint32_t, int64_t> owed;
+    uint64_t last = node.seen;
+    uint32_t leases = 0;
+    for (const auto& debit : node.debits) {
+      WEFT_CHECK(debit.placement > last && debit.placement <= node.placements, "debits are what was not seen");
+      last = debit.placement;
+      ++uses[debit.of];
+      leases += debit.count;
+      for (const auto& [resource, amount] : debit.of->needs) owed[resource] += amount * debit.count;
+      if (Find(debit.wish) != nullptr) in_flight[debit.wish].emplace_back(slot, debit.placement);
+    }
+    WEFT_CHECK(node.in_flight == leases, "leases on their way are counted");
+    for (const auto& amount : node.amounts) {
+      WEFT_CHECK(amount.free == amount.reported - owed[amount.resource], "what was placed is not free");
+      WEFT_CHECK(amount.reported <= amount.total, "no more is free than there is");
+    }
+    WEFT_CHECK(node.kept_for == nullptr || node.kept_for->kept == slot, "a node is kept for one class");
+    for (const Class* c : node.only_here) WEFT_CHECK(c->key.only == node.number, "a class waits for its own node");
+  }
+  uint64_t leases = 0;
+  std::map<uint64_t, std::pair<uint32_t, uint32_t>> jobs;
+  size_t wish_count = 0;
+  auto check_wish = [&](WishId id, const Wish* wish) {
+    WEFT_CHECK(wish->id == id, "a wish is found by its name");
+    ++wish_count;
+    ++uses[wish->of];
+    leases += wish->waiting;
+    auto& job = jobs[wish->job];
+    ++job.first;
+    auto expected = in_flight[id];
+    auto is = wish->in_flight;
+    std::sort(is.begin(), is.end());
+    std::sort(expected.begin(), expected.end());
+    WEFT_CHECK(is == expected, "a wish knows what is on its way");
+    if (wish->waiting == 0) return;
+    ++job.second;
+    ++waiting[wish->of];
+    auto depth = wish->of->queue.find(wish->depth);
+    WEFT_CHECK(depth != wish->of->queue.end() && depth->second.contains(wish->job) &&
+                   depth->second.at(wish->job).contains(wish->arrival),
+               "what waits is queued");
+  };
+  for (const auto& node : nodes_) {
+    if (node == nullptr) continue;
+    for (const auto& [number, wish] : node->wishes) check_wish(WishId{node->number, number}, wish.get());
+  }
+  WEFT_CHECK(count == node_count_ && wish_count == wish_count_, "nodes and wishes are counted");
+  WEFT_CHECK(leases == waiting_leases_, "waiting leases are counted");
+  WEFT_CHECK(jobs.size() == jobs_.size(), "jobs are those with wishes");
+  for (const auto& [id, job] : jobs_) {
+    WEFT_CHECK(jobs.contains(id) && jobs.at(id) == std::pair(job.wishes, job.waiting), "wishes of jobs are counted");
+  }
+  size_t idle = 0;
+  for (const auto& [key, c] : classes_) {
+    WEFT_CHECK(c->uses == uses[c.get()] && c->waiting == waiting[c.get()], "uses of a class are counted");
+    WEFT_CHECK(c->has_tree() || c->uses > 0, "a class of one node is not kept");
+    WEFT_CHECK(c->kept == kNoSlot || (nodes_[c->kept]->kept_for == c.get() && c->waiting > 0), "kept for who waits");
+    if (!c->has_tree()) {
+      uint32_t slot = SlotOf(key.only);
+      WEFT_CHECK(slot != kNoSlot && (c->waiting == 0 || RankOf(*c, slot) == kNever), "nothing waits that fits");
+      continue;
+    }
+    if (c->uses == 0) ++idle;
+    WEFT_CHECK(waiting_.contains(c->number) == (c->waiting > 0), "classes that wait are listed");
+    uint32_t possible = 0;
+    for (uint32_t slot = 0; slot < nodes_.size(); ++slot) {
+      bool there = nodes_[slot] != nullptr;
+      WEFT_CHECK(c->possible[slot] == (there && Possible(*c, *nodes_[slot])), "what is possible is known");
+      possible += c->possible[slot];
+      uint64_t rank = there ? RankOf(*c, slot) : kNever;
+      WEFT_CHECK(c->is_dirty[slot] != 0 || c->leaf(slot) == rank, "a tree that is clean is right");
+      WEFT_CHECK(c->waiting == 0 || rank == kNever, "nothing waits that fits");
+    }
+    WEFT_CHECK(possible == c->possible_count, "possible nodes are counted");
+    for (uint32_t at = 1; at < c->leaves(); ++at) {
+      WEFT_CHECK(c->tree[at] == std::min(c->tree[2 * at], c->tree[2 * at + 1]), "the root is the best");
+    }
+  }
+  WEFT_CHECK(idle == idle_.size() && idle <= kMaxIdle, "few classes are kept for later");
+}
+
+}  // namespace weft::core
