@@ -637,6 +637,27 @@ TEST_P(ControlStoreContract, ABatchIsWholeWhateverDies) {
   }
 }
 
+// Not a test: prints what docs/control_store.md says. --gtest_also_run_disabled_tests --gtest_filter='*PerSecond*'
+TEST_P(ControlStoreContract, DISABLED_CommitsPerSecond) {
+  auto store = Open();
+  Lead(*store);
+  for (int together : {1, 1'000}) {
+    int asked = 0, answered = 0;
+    const int64_t began_ns = NowNs(), until_ns = began_ns + 1'000'000'000;
+    while (NowNs() < until_ns || answered < asked) {
+      while (NowNs() < until_ns && asked - answered < together) {
+        WriteBatch batch;
+        batch.Put(Table::kActors, Key(asked % 5'000), std::string(300, 'x'));
+        ASSERT_STORED(store->Commit(std::move(batch), [&](StoreStatus) { ++answered; }));
+        ++asked;
+      }
+      world_->Turn();
+    }
+    const double seconds = static_cast<double>(NowNs() - began_ns) * 1e-9;
+    printf("%s, %d under way: %.0f commits/s\n", GetParam().name, together, answered / seconds);
+  }
+}
+
 const Kind kKinds[] = {
     {"memory", []() -> std::unique_ptr<World> { return std::make_unique<MemoryWorld>(); }},
     {"sqlite", []() -> std::unique_ptr<World> { return std::make_unique<SqliteWorld>(); }},

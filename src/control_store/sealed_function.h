@@ -6,16 +6,16 @@
 // of a body, so there is no older one.
 #pragma once
 
-#include <array>
 #include <string>
 #include <string_view>
 
 #include "control_store/control_store.h"
+#include "os/hmac.h"
 #include "wire/ids.h"
 
 namespace weft::core {
 
-inline constexpr size_t kSealBytes = 32;
+inline constexpr size_t kSealBytes = sizeof(Sha256Bytes);
 
 class FunctionSealer {
  public:
@@ -30,9 +30,9 @@ class FunctionSealer {
   StoreResult<std::string> Open(FunctionKey key, std::string_view record) const;
 
  private:
-  std::array<unsigned char, kSealBytes> Sign(FunctionKey key, std::string_view body) const;
+  Sha256Bytes Sign(FunctionKey key, std::string_view body) const;
 
-  std::array<unsigned char, 32> secret_;
+  Sha256Bytes secret_;
 };
 
 }  // namespace weft::core

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
@@ -18,9 +19,15 @@
 namespace weft::core {
 namespace {
 
-// In the child, which shares the parent's memory until it executes: nothing but system calls. The error is volatile:
-// for the compiler nobody reads it after _exit.
-[[noreturn]] void Execute(char* const* argv, int socket, const sigset_t* old, volatile int* error) {
+// Tells the parent why it did not come to executing, through a pipe that executing closes.
+[[noreturn]] void Report(int pipe) {
+  int error = errno;
+  [[maybe_unused]] auto ignored = ::write(pipe, &error, sizeof error);
+  ::_exit(127);
+}
+
+// In the child, which shares the parent's memory until it executes: nothing but system calls.
+[[noreturn]] void Execute(char* const* argv, int socket, const sigset_t* old, int report) {
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   sigprocmask(SIG_SETMASK, old, nullptr);
   if (socket == 3) {
@@ -28,15 +35,14 @@ namespace {
   } else {
     ::dup2(socket, 3);
   }
-  ::syscall(SYS_close_range, 4u, ~0u, 0u);
+  ::syscall(SYS_close_range, 4u, ~0u, CLOSE_RANGE_CLOEXEC);
   ::execv(argv[0], argv);
-  *error = errno;
-  ::_exit(127);
+  Report(report);
 }
 
 // As above; the three standard descriptors are given.
 [[noreturn]] void ExecuteProgram(char* const* argv, int input, int output, pid_t parent, const sigset_t* old,
-                                 volatile int* error) {
+                                 int report) {
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   sigprocmask(SIG_SETMASK, old, nullptr);
   if (parent != 0) {
@@ -46,10 +52,32 @@ namespace {
   ::dup2(input, 0);
   ::dup2(output, 1);
   ::dup2(output, 2);
-  ::syscall(SYS_close_range, 3u, ~0u, 0u);
+  ::syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
   ::execvp(argv[0], argv);
-  *error = errno;
-  ::_exit(127);
+  Report(report);
+}
+
+// For reading and for writing; above what the child puts into place.
+Result<std::pair<UniqueFd, UniqueFd>> ReportPipe() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) {
+    return Error{ErrorKind::kUnavailable, std::string("cannot make a pipe: ") + strerror(errno)};
+  }
+  UniqueFd reader(ends[0]), low(ends[1]), writer(::fcntl(ends[1], F_DUPFD_CLOEXEC, 4));
+  if (!writer) return Error{ErrorKind::kUnavailable, std::string("cannot make a pipe: ") + strerror(errno)};
+  return std::pair(std::move(reader), std::move(writer));
+}
+
+// 0 if the child executes its program, else why not. After vfork that is decided already; sanitizers fork instead. The
+// limit is for a fork of the user's in that moment, which keeps the pipe open.
+int AwaitExecution(std::pair<UniqueFd, UniqueFd>& report) {
+  report.second.Reset();
+  pollfd ready{report.first.get(), POLLIN, 0};
+  while (::poll(&ready, 1, 2'000) < 0 && errno == EINTR) {
+  }
+  int error = 0;
+  if ((ready.revents & POLLIN) == 0) return 0;
+  return ::read(report.first.get(), &error, sizeof error) == sizeof error ? error : 0;
 }
 
 }  // namespace
@@ -58,19 +86,20 @@ Result<pid_t> SpawnWithSocket(const std::vector<std::string>& command, int socke
   std::vector<char*> argv;
   for (const auto& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
-  volatile int error = 0;
+  auto report = ReportPipe();
+  if (!report) return report.error();
   // No signal handler of the parent may run in the child while they share memory.
   sigset_t all, old;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   pid_t pid = ::vfork();
-  if (pid == 0) Execute(argv.data(), socket, &old, &error);
+  if (pid == 0) Execute(argv.data(), socket, &old, report->second.get());
   int fork_error = errno;
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   if (pid < 0) {
     return Error{ErrorKind::kUnavailable, std::string("cannot start the node daemon: ") + strerror(fork_error)};
   }
-  if (error != 0) {
+  if (int error = AwaitExecution(*report); error != 0) {
     ::waitpid(pid, nullptr, 0);
     return Error{ErrorKind::kUnavailable, "cannot execute the node daemon '" + command[0] + "': " + strerror(error)};
   }
@@ -88,19 +117,20 @@ Result<pid_t> SpawnProgram(const std::vector<std::string>& command, int output, 
   if (!input || !target) {
     return Error{ErrorKind::kUnavailable, "cannot start '" + command[0] + "': " + strerror(errno)};
   }
-  const pid_t parent = die_with_parent ? ::getpid() : 0;
-  volatile int error = 0;
+  const volatile pid_t parent = die_with_parent ? ::getpid() : 0;
+  auto report = ReportPipe();
+  if (!report) return report.error();
   sigset_t all, old;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   pid_t pid = ::vfork();
-  if (pid == 0) ExecuteProgram(argv.data(), input.get(), target.get(), parent, &old, &error);
+  if (pid == 0) ExecuteProgram(argv.data(), input.get(), target.get(), parent, &old, report->second.get());
   int fork_error = errno;
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   if (pid < 0) {
     return Error{ErrorKind::kUnavailable, "cannot start '" + command[0] + "': " + strerror(fork_error)};
   }
-  if (error != 0) {
+  if (int error = AwaitExecution(*report); error != 0) {
     ::waitpid(pid, nullptr, 0);
     return Error{ErrorKind::kUnavailable, "cannot execute '" + command[0] + "': " + strerror(error)};
   }
