@@ -17,6 +17,7 @@ MAY_USE = {
     "events": "base os wire",
     "transport": "base os wire",
     "object_store": "base os wire",
+    "control_store": "base os wire",
     "scheduling": "base wire",
     "head": "base wire",
     "transfer": "base wire",

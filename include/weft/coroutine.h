@@ -45,7 +45,7 @@ struct AsyncState {
   using Stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
   std::mutex mutex;
   std::condition_variable done_changed;
-  bool done = false;
+  std::atomic<bool> done{false};  // changed with the mutex
   std::optional<Stored> value;
   std::exception_ptr error;
   std::coroutine_handle<> waiting;
@@ -58,6 +58,7 @@ struct AsyncState {
       next = std::exchange(waiting, nullptr);
       done_changed.notify_all();
     }
+    WakeTasks();
     if (next) next.resume();
   }
   T Take() {
@@ -106,10 +107,12 @@ class [[nodiscard]] Async {
     std::lock_guard lock(state_->mutex);
     return state_->done;
   }
-  // Blocks until the coroutine has ended; throws what it threw.
+  // Blocks until the coroutine has ended; throws what it threw. In a task: as weft::get, others may use its CPU
+  // meanwhile, and it throws TaskCancelledError if the task is cancelled.
   T get() {
+    if (!ready() && detail::WaitInTask(state_->done)) return state_->Take();
     std::unique_lock lock(state_->mutex);
-    state_->done_changed.wait(lock, [&] { return state_->done; });
+    state_->done_changed.wait(lock, [&] { return state_->done.load(); });
     lock.unlock();
     return state_->Take();
   }
@@ -144,7 +147,23 @@ struct AsyncPromise<void> : AsyncPromiseBase<void> {
 
 }  // namespace detail
 
-// Calls back with the Result, once it is there, on weft's thread. What the callback throws ends the program.
+namespace detail {
+
+// Of one that is resolved, or whose session has ended.
+template <class T>
+Result<Decoded<T>> TryReadAtEnd(const Ref<T>& ref) {
+  try {
+    RefAccess::Checked(ref);
+    return TryRead(ref);
+  } catch (const WeftError& error) {
+    return Failure{.name = "WeftError", .message = error.what()};
+  }
+}
+
+}  // namespace detail
+
+// Calls back with the Result, once it is there, on weft's thread; if the session ends before, with that failure. What
+// the callback throws ends the program.
 template <class T, class Callback>
 void on_ready(Ref<T> ref, Callback callback) {
   struct Waiting {
@@ -157,7 +176,7 @@ void on_ready(Ref<T> ref, Callback callback) {
       object,
       [](void* context) {
         std::unique_ptr<Waiting> owned(static_cast<Waiting*>(context));
-        owned->callback(detail::TryRead(owned->ref));
+        owned->callback(detail::TryReadAtEnd(owned->ref));
       },
       waiting.get());
   waiting.release();

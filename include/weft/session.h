@@ -20,6 +20,9 @@
 namespace weft {
 
 struct InitOptions {
+  // A cluster to join through its node on this machine: "host:port" of its head, or "auto" for the only one there is.
+  // Empty: WEFT_ADDRESS, or a private session. What the cluster has is for its nodes to say, not for num_cpus.
+  std::string address = {};
   std::optional<double> num_cpus = std::nullopt;  // how many tasks of one CPU run at once; default: the CPUs we may use
   double num_gpus = 0;
   std::vector<std::pair<std::string, double>> resources = {};  // your own, by name

@@ -32,6 +32,7 @@ _GENERATOR, _COROUTINE, _ASYNC_GENERATOR = 0x20, 0x80, 0x200  # co_flags, as in 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 _MARK = "__weft_method__"  # the attribute in which @weft.method leaves its options
 _MAX_COPIES = 32  # remembered per actor class
+_REFERENCE = "ref"  # so begin the names of C++ parameters that are references
 _NEVER = 1 << 30  # as min_args: every call is looked at by check_arguments
 
 # Every actor has these, answered by its process itself.
@@ -132,10 +133,16 @@ def _check(name: str, parameters, args: tuple, kwargs: dict) -> None:
         raise TypeError(str(error)) from None
 
 
-def check_arguments(method, args: tuple, kwargs: dict) -> None:
+def check_arguments(method, args: tuple, kwargs: dict) -> tuple | None:
     """Raises TypeError if the method cannot be called like this. Called by C++ for calls that min_args and max_args of
-    the method's options do not allow, or that have keywords."""
-    _check(f"{method._handle._info.name}.{method._name}", method._options.parameters, args, kwargs)
+    the method's options do not allow, or that have keywords. A tuple: the arguments to call it with instead."""
+    info, parameters = method._handle._info, method._options.parameters
+    _check(f"{info.name}.{method._name}", parameters, args, kwargs)
+    if parameters is None or not args or not _of_cpp(info.blob):
+        return None
+    from . import cpp
+
+    return cpp.keep_references([name.startswith(_REFERENCE) for name in parameters.split(", ")], args)
 
 
 # ---- what callers know of a class -----------------------------------------------------------------------------------
@@ -274,8 +281,10 @@ def _cpp_info(blob: bytes):
             given = MethodOptions(
                 num_returns=item["num_returns"], max_task_retries=max_task_retries, retry_exceptions=retry_exceptions
             )
-            text = ", ".join(f"a{number}" for number in range(1, count + 1)) + (", /" if count else "")
-            options[item["name"]] = given.with_parameters(text, count, count)
+            references = [kind == "weft.ObjectRef" for kind in item["parameters"]]
+            text = ", ".join(f"{_REFERENCE if ref else 'a'}{n}" for n, ref in enumerate(references, 1))
+            least = _NEVER if any(references) else count
+            options[item["name"]] = given.with_parameters(text + (", /" if count else ""), least, count)
     return _core.ActorInfo(exported or name, options, blob, max_pending_calls)
 
 

@@ -93,9 +93,11 @@ def init(
     local_mode=False,
     **others,
 ) -> Context:
-    """Start weft on this machine: a private session that ends with this program.
+    """Start weft on this machine, a private session that ends with this program, or join a cluster.
 
-    address: None or "local". num_cpus: how many CPUs tasks may use (default: those this process may use, by affinity
+    address: None (WEFT_ADDRESS, or else a private session), "local" (a private session), "auto" (the cluster that this
+    machine is a node of), or "host:port" of a cluster's head. A cluster's resources are those of its nodes, so the next
+    four are for private sessions. num_cpus: how many CPUs tasks may use (default: those this process may use, by affinity
     and cgroup). num_gpus, resources: what tasks can ask for besides. object_store_memory: bytes of shared memory for
     objects (default: 30 % of what the machine or cgroup allows). ignore_reinit_error: if weft runs already, return
     that session instead of raising. log_to_driver: show what workers print. logging_level: of the logger "weft".
@@ -104,7 +106,13 @@ def init(
     """
     global _context, _namespace, _local_mode
     _check_others(others)
-    total = _check_resources(address, num_cpus, num_gpus, resources)
+    address = _check_address(address)
+    if address:
+        own = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources}
+        _check_nothing_of_nodes(address, {**own, "object_store_memory": object_store_memory})
+        total = {}
+    else:
+        total = _check_resources(num_cpus, num_gpus, resources)
     store = 0 if object_store_memory is None else check_bytes("object_store_memory", object_store_memory)
     if object_store_memory is not None and store == 0:
         raise ValueError("object_store_memory must be at least 1 byte; leave it out for the default")
@@ -130,15 +138,14 @@ def init(
                 "or pass ignore_reinit_error=True to go on with the present session"
             )
         _namespace = space
-        started = _start(total, store, log_to_driver)
+        started = _start(address, total, store, log_to_driver)
         if local_mode:
             from . import _local_mode as module
 
             module.start()
             _local_mode = module
-        _context = Context(
-            float(started.get("cpus", total["CPU"])), total, int(started.get("object_store_memory", store))
-        )
+        cpus = float(started.get("cpus", total.get("CPU", 0)))
+        _context = Context(cpus, total or {"CPU": cpus}, int(started.get("object_store_memory", store)))
         return _context
 
 
@@ -218,18 +225,32 @@ def _check_others(others: dict) -> None:
             raise NotImplementedError(f"init({name}=...) is not yet available in this version")
 
 
-def _check_resources(address, num_cpus, num_gpus, resources) -> dict:
+def _check_address(address) -> str:
+    """Of a cluster; "" for a private session."""
     if address is not None and not isinstance(address, str):
         raise TypeError(f"address must be a string or None, not {address!r}")
     wanted, given_by = address, f"address={address!r}"
-    if address is None and os.environ.get("WEFT_ADDRESS"):
-        wanted = os.environ["WEFT_ADDRESS"]
+    if address is None:
+        wanted = os.environ.get("WEFT_ADDRESS") or "local"
         given_by = f"the environment variable WEFT_ADDRESS={wanted!r}"
-    if wanted not in (None, "local"):
-        raise NotImplementedError(
-            f"{given_by}: joining a cluster is not yet available in this version; "
-            "leave the address out to start a private session on this machine"
+    if wanted == "local":
+        return ""
+    host, colon, port = wanted.rpartition(":")
+    if wanted != "auto" and not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise ValueError(f'{given_by} must be "auto", "local" or "host:port"')
+    return wanted
+
+
+def _check_nothing_of_nodes(address: str, given: dict) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        raise ValueError(
+            f"{', '.join(names)}: the cluster {address!r} has what its nodes have; say it where they are started "
+            f"(weft start --{names[0].replace('_', '-')}=...), or leave the address out for a private session"
         )
+
+
+def _check_resources(num_cpus, num_gpus, resources) -> dict:
     total = {} if resources is None else check_resources("resources", resources)
     total["CPU"] = float(allowed_cpus()) if num_cpus is None else check_resource_amount("num_cpus", num_cpus)
     if total["CPU"] != int(total["CPU"]):
@@ -266,7 +287,7 @@ def _set_logging_level(level) -> None:
 # ---- starting -------------------------------------------------------------------------------------------------------
 
 
-def _start(resources: dict, object_store_memory: int, log_to_driver: bool) -> dict:
+def _start(address: str, resources: dict, object_store_memory: int, log_to_driver: bool) -> dict:
     from . import _events, _explain, _functions, _worker
 
     # Names and values travel as UTF-8; what is not UTF-8 (surrogates in Python's eyes) cannot, and stays behind.
@@ -276,6 +297,7 @@ def _start(resources: dict, object_store_memory: int, log_to_driver: bool) -> di
     started = _core.start(
         {
             "daemon": _program(),
+            "address": address,
             "resources": resources,
             "object_store_memory": object_store_memory,
             "worker_command": _worker_command(),

@@ -8,7 +8,9 @@ dicts, sets, references and handles of actors are translated; NumPy arrays are l
 
 from __future__ import annotations
 
+import keyword
 import os
+import re
 
 from . import _actor, _core
 from ._actor import ActorClass
@@ -42,10 +44,14 @@ def _checked(name: str, parameters: tuple, args: tuple, kwargs: dict) -> tuple:
         )
     if "weft.ObjectRef" not in parameters:
         return args
-    # One that asks for the reference itself: inside a list it stays one.
+    return keep_references([kind == "weft.ObjectRef" for kind in parameters], args)
+
+
+def keep_references(asked: list, args: tuple) -> tuple:
+    """The arguments, so that those stay references for which that is asked: inside a list they do."""
     return tuple(
-        [value] if kind == "weft.ObjectRef" and isinstance(value, _core.ObjectRef) else value
-        for kind, value in zip(parameters, args)
+        [value] if as_reference and isinstance(value, _core.ObjectRef) else value
+        for as_reference, value in zip(asked, args)
     )
 
 
@@ -216,29 +222,53 @@ class Library:
             "",
         ]
         for item in self._exports:
+            name = item["name"]
+            if item["kind"] == "method" or not name.isidentifier() or keyword.iskeyword(name):
+                continue  # found by getattr only
             if item["kind"] == "function":
-                lines += [f"class _{item['name']}:", *_stub_method("remote", item, static=True)]
-                lines += [f"    def options(self, **options: typing.Any) -> _{item['name']}: ...", ""]
-                lines += [f"{item['name']}: _{item['name']}", ""]
-            elif item["kind"] == "class":
-                name = item["name"]
-                for method in self.methods(name):
-                    lines += [f"class _{name}_{method['name']}:", *_stub_method("remote", method), ""]
-                lines += [f"class _{name}Handle(weft.ActorHandle):"]
-                lines += [f"    {m['name']}: _{name}_{m['name']}" for m in self.methods(name)] or ["    ..."]
-                made = dict(item, result=f"_{name}Handle")
-                lines += ["", f"class _{name}Class:", *_stub_method("remote", made, plain=True)]
-                lines += [f"    def options(self, **options: typing.Any) -> _{name}Class: ...", ""]
-                lines += [f"{name}: _{name}Class", ""]
+                lines += [*_stub_called(f"_{name}", item, _result(item)), f"{name}: _{name}", ""]
+                continue
+            methods = [method for method in self.methods(name) if not keyword.iskeyword(method["name"])]
+            for method in methods:
+                lines += _stub_called(f"_{name}_{method['name']}", method, _result(method))
+            lines += [f"class _{name}Handle(weft.TypedActor):"]
+            lines += [f"    {method['name']}: _{name}_{method['name']}" for method in methods] or ["    ..."]
+            lines += ["", *_stub_called(f"_{name}Class", item, f"_{name}Handle"), f"{name}: _{name}Class", ""]
         return "\n".join(lines)
 
 
-def _stub_method(name: str, item: dict, plain: bool = False, static: bool = False) -> list:
-    given = [
-        f"__{number}: typing.Union[{kind}, weft.ObjectRef[{kind}]]" for number, kind in enumerate(item["parameters"], 1)
+# How checkers know what C++ has told us the names of.
+_CHECKED = {
+    "tuple": "tuple[typing.Any, ...]",
+    "numpy.ndarray": "numpy.ndarray[typing.Any, numpy.dtype[typing.Any]]",
+    "weft.ObjectRef": "weft.ObjectRef[typing.Any]",
+    "weft.ActorHandle": "weft.ActorHandle[typing.Any]",
+}
+
+
+def _checked_type(kind: str) -> str:
+    return re.sub(r"[\w.]+(?!\[)\b(?!\[)", lambda word: _CHECKED.get(word[0], word[0]), kind)
+
+
+def _parameter(kind: str) -> str:
+    checked = _checked_type(kind)
+    if kind == "weft.ObjectRef":
+        return checked
+    own = f"{checked}, weft.TypedActor" if kind == "weft.ActorHandle" else checked
+    return f"typing.Union[{own}, weft.ObjectRef[{checked}]]"
+
+
+def _result(item: dict) -> str:
+    if item["num_returns"] > 1:
+        return "list[weft.ObjectRef[typing.Any]]"
+    return f"weft.ObjectRef[{_checked_type(item['result'])}]"
+
+
+def _stub_called(name: str, item: dict, result: str) -> list:
+    given = "".join(f", __{number}: {_parameter(kind)}" for number, kind in enumerate(item["parameters"], 1))
+    return [
+        f"class {name}:",
+        f"    def remote(self{given}) -> {result}: ...",
+        f"    def options(self, **options: typing.Any) -> {name}: ...",
+        "",
     ]
-    result = item["result"]
-    if not plain:
-        count = item.get("num_returns", 1)
-        result = "list[weft.ObjectRef[typing.Any]]" if count > 1 else f"weft.ObjectRef[{result}]"
-    return [f"    def {name}(self{''.join(', ' + part for part in given)}) -> {result}: ..."]

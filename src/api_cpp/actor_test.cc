@@ -1,4 +1,4 @@
-// Actors, cancelling, contexts and coroutines of the C++ API, in sessions whose workers are this test program.
+// Actors, cancelling and contexts of the C++ API, in sessions whose workers are this test program.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <unistd.h>
@@ -146,7 +146,6 @@ int NeverEnds(std::string mark) {
 }
 int WaitsForChild(std::string mark) { return weft::get(weft::remote<Sleeps>(mark)); }
 int Twice(int x) { return 2 * x; }
-int Fails() { throw std::runtime_error("no"); }
 double SeesDesks() { return weft::cluster_resources().at("desk"); }
 std::string Gpus() {
   const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
@@ -427,58 +426,6 @@ TEST_F(Cancelling, WhatIsQueuedNeverBegins) {
   weft::cancel(first);
   EXPECT_THROW(weft::get(first), weft::TaskCancelledError);
   EXPECT_EQ(weft::get(third), 2);
-}
-
-weft::Async<int> Add(weft::Ref<int> a, weft::Ref<int> b) { co_return co_await a + co_await b; }
-weft::Async<int> Chain(weft::Ref<int> start, int steps) {
-  int value = co_await start;
-  for (int i = 0; i < steps; ++i) value = co_await weft::remote<Twice>(value);
-  co_return value + co_await Add(weft::put(1), weft::put(2));
-}
-weft::Async<std::string> Catches() {
-  try {
-    co_await weft::remote<Fails>();
-  } catch (const weft::TaskError& error) {
-    co_return error.message();
-  }
-  co_return "nothing";
-}
-weft::Async<void> Rethrows() { co_await weft::remote<Fails>(); }
-
-class Coroutines : public Actors {};
-
-TEST_F(Coroutines, WaitForRefs) {
-  EXPECT_EQ(Add(weft::remote<Twice>(1), weft::remote<Twice>(2)).get(), 6);
-  EXPECT_EQ(Chain(weft::remote<Twice>(1), 5).get(), 67);
-  EXPECT_EQ(Catches().get(), "no");
-  EXPECT_THROW(Rethrows().get(), weft::TaskError);
-  std::vector<weft::Async<int>> many;
-  for (int i = 0; i < 100; ++i) many.push_back(Chain(weft::put(i), 3));
-  for (int i = 0; i < 100; ++i) EXPECT_EQ(many[static_cast<size_t>(i)].get(), 8 * i + 3);
-}
-
-TEST_F(Coroutines, AreToldOfTheEnd) {
-  auto sleeper = weft::actor<Sleeper>();
-  auto never = Add(sleeper.call<&Sleeper::sleep>(60.0), weft::put(1));
-  session_.shutdown();
-  EXPECT_THROW(never.get(), weft::WeftError);
-}
-
-TEST_F(Coroutines, CallbacksGetResults) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  std::vector<std::string> seen;
-  auto note = [&](std::string text) {
-    std::lock_guard lock(mutex);
-    seen.push_back(std::move(text));
-    changed.notify_all();
-  };
-  weft::on_ready(weft::remote<Twice>(4), [&](weft::Result<int> result) { note(std::to_string(*result)); });
-  weft::on_ready(weft::remote<Fails>(), [&](weft::Result<int> result) { note(result.error_name()); });
-  std::unique_lock lock(mutex);
-  ASSERT_TRUE(changed.wait_for(lock, 20s, [&] { return seen.size() == 2; }));
-  std::sort(seen.begin(), seen.end());
-  EXPECT_EQ(seen, (std::vector<std::string>{"8", "TaskError"}));
 }
 
 }  // namespace

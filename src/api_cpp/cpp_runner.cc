@@ -159,13 +159,15 @@ FunctionRecord* CppRunner::FunctionOf(core::DefinedTemplate& what) {
   } else {
     function = FindFunction(what.key);
     if (!function && what.body.starts_with(core::kLibraryMark)) {
-      std::string path = what.body.substr(core::kLibraryMark.size());
-      LoadTaskLibrary(path);
+      auto [build, path] = ReadLibraryBody(what.body);
+      LoadedLibrary library = LoadTaskLibrary(path);
       function = FindFunction(what.key);
       if (!function) {
-        throw VersionMismatchError("the library at " + path +
-                                   " is not the one that the caller has loaded: it was built from other sources since; "
-                                   "start the program again");
+        throw VersionMismatchError(
+            "the library at " + path +
+            " is not the one that the caller has loaded: it was built anew since (the caller has "
+            "build " +
+            build + ", this worker found build " + library.build + "); start the program again");
       }
     }
     if (!function) {
@@ -195,6 +197,7 @@ FunctionRecord* CppRunner::MethodByName(const std::string& name) {
 void CppRunner::PrepareIn(CppCall& call, const core::TaskCall& from) {
   call.what = from.what;
   call.failed.clear();
+  call.refused = false;
   call.submitter = from.submitter;
   call.task = from.first_return;
   call.execution.store(from.execution, std::memory_order_relaxed);
@@ -221,6 +224,11 @@ void CppRunner::PrepareIn(CppCall& call, const core::TaskCall& from) {
     }
     function.prepare(storage, Arguments{&from}, bytes + 8, bytes + from.arguments.size());
     call.storage = storage;
+  } catch (const VersionMismatchError& error) {
+    call.refused = call.what->kind != core::TemplateKind::kCreation;  // how a constructor failed is a user's error
+    call.failed = call.refused ? std::string("VersionMismatchError\ntask ") + InProcess(call.what->name) +
+                                     " cannot be run: " + error.what()
+                               : PackCurrentException(call.what->name, "");
   } catch (...) {
     call.failed = PackCurrentException(call.what->name, "");
   }
@@ -246,7 +254,7 @@ void CppRunner::Invoke(CppCall& call, const std::vector<core::ObjectId>& returns
     try {
       if (call.is_cancelled()) throw Cancelled("");
       if (!call.failed.empty()) {
-        Fail(outcome, core::ReplyKind::kTaskError, std::move(call.failed));
+        Fail(outcome, call.refused ? core::ReplyKind::kRefused : core::ReplyKind::kTaskError, std::move(call.failed));
         break;
       }
       Returning out{state_, returns, outcome};

@@ -37,6 +37,7 @@ struct CppCall {
   FunctionRecord* function = nullptr;
   void* storage = nullptr;  // of the arguments; nullptr: they are gone, or were never made
   std::string failed;       // not empty: what went wrong before the call
+  bool refused = false;     // that is a system error
   core::ProcessId submitter;
   uint64_t task = 0;
   std::atomic<uint64_t> execution{0};
@@ -114,5 +115,7 @@ extern CppRunner* g_runner;  // in a worker
 
 // In a worker of another language: C++'s half of it. Neither the session nor the runner is ever freed.
 CppRunner* JoinSession(Runtime& runtime, const std::string& name_space, core::Executor& executor);
+// When the worker is about to leave: destroys the actor, and tells the coroutines that wait of the end.
+void LeaveSession();
 
 }  // namespace weft::detail

@@ -31,48 +31,55 @@ void Print(const core::RuntimeEvent& event) {
 
 }  // namespace
 
-SessionState::SessionState() = default;
-SessionState::~SessionState() = default;
-
-EventThread::EventThread(Runtime& runtime) : runtime_(runtime) {
+std::shared_ptr<EventThread> EventThread::Start(Runtime& runtime, core::Receiver receiver) {
+  std::shared_ptr<EventThread> self(new EventThread(runtime, receiver));
   // Signals are for the program's own threads.
   sigset_t all, old;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
-  thread_ = std::thread([this] { Loop(); });
+  self->thread_ = std::thread([self] { self->Loop(); });
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  return self;
 }
 
-EventThread::~EventThread() {
+void EventThread::Stop() {
   if (thread_.get_id() == std::this_thread::get_id()) {
-    thread_.detach();  // a callback has closed the session
+    Loop();  // a callback has closed the session: what came before the end is handled here, below it
+    thread_.detach();
   } else {
     thread_.join();
   }
   std::unordered_set<Callback*> due;
   {
     std::lock_guard lock(mutex_);
+    stopped_ = true;
     due.swap(due_);
   }
-  for (Callback* callback : due) {
-    Callback taken = *callback;
-    delete callback;
-    taken.function(taken.context);
-  }
+  for (Callback* callback : due) Call(callback);
+}
+
+void EventThread::Call(Callback* callback) {
+  Callback taken = *callback;
+  delete callback;
+  taken.function(taken.context);
 }
 
 void EventThread::CallWhenReady(Object* object, void (*function)(void* context), void* context) {
   auto* callback = new Callback{function, context};
   {
     std::lock_guard lock(mutex_);
+    if (stopped_) {
+      delete callback;
+      throw WeftError("the session has ended (it was shut down)");
+    }
     due_.insert(callback);
   }
-  runtime_.CallWhenReady(object, callback);
+  runtime_.CallWhenReady(object, callback, receiver_);
 }
 
 void EventThread::Loop() {
   core::RuntimeEvent event;
-  while (runtime_.NextEvent(&event)) {
+  while (runtime_.NextEvent(&event, receiver_)) {
     if (event.kind == core::RuntimeEvent::kOutput) Print(event);
     if (event.kind != core::RuntimeEvent::kReady) continue;
     runtime_.DropReference(event.object);  // whoever asked keeps it
@@ -81,32 +88,34 @@ void EventThread::Loop() {
       std::lock_guard lock(mutex_);
       if (due_.erase(callback) == 0) continue;
     }
-    Callback taken = *callback;
-    delete callback;
-    taken.function(taken.context);
+    Call(callback);
+    std::lock_guard lock(mutex_);
+    if (stopped_) return;  // by the callback: the runtime may be gone
   }
 }
 
-void StartEvents(SessionState& state) {
+std::shared_ptr<EventThread> StartEvents(SessionState& state) {
   std::lock_guard lock(state.events_mutex);
-  if (!state.events) state.events = std::make_unique<EventThread>(*state.runtime);
+  if (state.events_ended) throw WeftError("the session has ended (it was shut down)");
+  if (!state.events) {
+    auto receiver = state.hosted ? core::Receiver::kHosted : core::Receiver::kFrontEnd;
+    state.events = EventThread::Start(*state.runtime, receiver);
+  }
+  return state.events;
 }
 
 void StopEvents(SessionState& state) {
-  std::unique_ptr<EventThread> events;
+  std::shared_ptr<EventThread> events;
   {
     std::lock_guard lock(state.events_mutex);
+    state.events_ended = true;
     events = std::move(state.events);
   }
+  if (events) events->Stop();
 }
 
 void CallWhenReady(Object* object, void (*callback)(void* context), void* context) {
-  SessionState& state = NeedSession();
-  if (state.hosted) {
-    throw WeftError("co_await and on_ready do not work in a C++ task that runs in a Python worker: use get or wait");
-  }
-  StartEvents(state);
-  state.events->CallWhenReady(object, callback, context);
+  StartEvents(NeedSession())->CallWhenReady(object, callback, context);
 }
 
 }  // namespace weft::detail

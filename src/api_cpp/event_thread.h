@@ -1,10 +1,14 @@
 // The one thread of the C++ front end in a process: prints what workers print (in a driver) and calls back when objects
 // are ready, for co_await and on_ready.
 //
-// Started when first needed. Stop from any thread; each callback that is still due is then made, once the runtime has
-// stopped, and finds that the session has ended.
+// Started when first needed. Stop from any thread, also from a callback; each callback that is still due is then made,
+// once the runtime has stopped, and finds that the session has ended. The thread keeps this object, and after Stop
+// looks at nothing else: what a callback has ended may be freed when it returns.
+//
+// In a worker of another language, whose front end takes the runtime's events, it takes those that are for C++ alone.
 #pragma once
 
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_set>
@@ -15,24 +19,30 @@ namespace weft::detail {
 
 class EventThread {
  public:
-  explicit EventThread(Runtime& runtime);
-  ~EventThread();  // the runtime has stopped
-  void CallWhenReady(Object* object, void (*callback)(void* context), void* context);
+  static std::shared_ptr<EventThread> Start(Runtime& runtime, core::Receiver receiver);
+  void Stop();  // once; the runtime has stopped, or ended these events, and is still there
+  // Throws WeftError if it was stopped.
+  void CallWhenReady(Object* object, void (*function)(void* context), void* context);
 
  private:
   struct Callback {
     void (*function)(void* context);
     void* context;
   };
+  EventThread(Runtime& runtime, core::Receiver receiver) : runtime_(runtime), receiver_(receiver) {}
   void Loop();
+  static void Call(Callback* callback);
 
-  Runtime& runtime_;
+  Runtime& runtime_;  // not looked at after Stop
+  const core::Receiver receiver_;
   std::mutex mutex_;
   std::unordered_set<Callback*> due_;
+  bool stopped_ = false;
   std::thread thread_;
 };
 
-void StartEvents(SessionState& state);  // if it does not run yet
+// Starts it if it does not run yet; throws WeftError after StopEvents.
+std::shared_ptr<EventThread> StartEvents(SessionState& state);
 void StopEvents(SessionState& state);
 
 }  // namespace weft::detail

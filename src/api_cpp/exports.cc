@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 
+#include "api_cpp/identity.h"
 #include "weft/errors.h"
 
 namespace weft::detail {
@@ -66,7 +67,17 @@ std::string BodyOf(const FunctionRecord& function) {
   std::string file = FileOf(&function);
   char own[PATH_MAX];
   if (file.empty() || (::realpath("/proc/self/exe", own) && file == own)) return "";
-  return std::string(core::kLibraryMark) + file;
+  return LibraryBody(file, BuildOf(&function));
+}
+
+std::string LibraryBody(const std::string& path, const std::string& build) {
+  return std::string(core::kLibraryMark) + build + "\n" + path;
+}
+
+std::pair<std::string, std::string> ReadLibraryBody(std::string_view body) {
+  body.remove_prefix(core::kLibraryMark.size());
+  size_t end = std::min(body.find('\n'), body.size());
+  return {std::string(body.substr(0, end)), std::string(body.substr(std::min(end + 1, body.size())))};
 }
 
 LoadedLibrary LoadTaskLibrary(const std::string& path) {
@@ -90,6 +101,7 @@ LoadedLibrary LoadTaskLibrary(const std::string& path) {
   for (const ExportList* list : lists) {
     if (FileOf(list->place) != library.path) continue;
     if (library.text.empty()) library.text = list->text;
+    library.build = BuildOf(list->place);
     for (const Export& item : list->exports) library.exports.push_back(&item);
   }
   if (library.exports.empty()) {
@@ -104,27 +116,30 @@ LoadedLibrary LoadTaskLibrary(const std::string& path) {
 FunctionRecord* FindMethod(const std::type_info& type, std::string_view name) {
   Registry& registry = TheRegistry();
   std::lock_guard lock(registry.mutex);
+  // Two builds of one library, under two paths, have classes that are equal by name: the one itself goes first.
+  FunctionRecord* found = nullptr;
   for (const ExportList* list : registry.lists) {
     for (const Export& item : list->exports) {
-      if (item.record->kind == FunctionRecord::kMethod && item.name == name && *item.record->type == type) {
-        return item.record;
-      }
+      if (item.record->kind != FunctionRecord::kMethod || item.name != name) continue;
+      if (item.record->type == &type) return item.record;
+      if (!found && *item.record->type == type) found = item.record;
     }
   }
-  return nullptr;
+  return found;
 }
 
 std::pair<std::string, std::string> FindExportedClass(const std::type_info& type) {
   Registry& registry = TheRegistry();
   std::lock_guard lock(registry.mutex);
+  std::pair<std::string, std::string> found;
   for (const ExportList* list : registry.lists) {
     for (const Export& item : list->exports) {
-      if (item.record->kind == FunctionRecord::kConstructor && *item.record->type == type) {
-        return {FileOf(list->place), item.name};
-      }
+      if (item.record->kind != FunctionRecord::kConstructor || *item.record->type != type) continue;
+      if (found.first.empty() || item.record->type == &type) found = {FileOf(list->place), item.name};
+      if (item.record->type == &type) return found;
     }
   }
-  return {};
+  return found;
 }
 
 }  // namespace weft::detail

@@ -5,6 +5,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "weft/detail/bridge.h"
@@ -16,9 +17,13 @@ namespace weft::detail {
 
 // The body of a function as it travels: empty if it lies in the program itself, which every worker has.
 std::string BodyOf(const FunctionRecord& function);
+std::string LibraryBody(const std::string& path, const std::string& build);
+// The build and the path of such a body.
+std::pair<std::string, std::string> ReadLibraryBody(std::string_view body);
 
 struct LoadedLibrary {
-  std::string path;  // absolute
+  std::string path;   // absolute
+  std::string build;  // BuildOf it
   std::string text;
   std::vector<const Export*> exports;
 };

@@ -96,6 +96,14 @@ int Visit(dl_phdr_info* info, size_t, void* argument) {
   return 0;
 }
 
+Module ModuleOf(const void* place) {
+  Search search{reinterpret_cast<uintptr_t>(place), {}};
+  static std::mutex mutex;  // of HashOfFile's buffer
+  std::lock_guard lock(mutex);
+  dl_iterate_phdr(Visit, &search);
+  return search.found;
+}
+
 }  // namespace
 
 FunctionRecord::FunctionRecord(Kind kind, const std::type_info* type, Prepare prepare, Run run, Destroy destroy,
@@ -119,14 +127,22 @@ FunctionRecord::FunctionRecord(Kind kind, const std::type_info* type, Prepare pr
 
 core::FunctionKey HashOf(const std::string& bytes) { return Hash(bytes); }
 
+std::string BuildOf(const void* place) {
+  std::string id = ModuleOf(place).id;
+  std::string text;
+  for (size_t at = id.find(':') + 1; at < id.size(); ++at) {
+    char digits[3];
+    std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(id[at]));
+    text += digits;
+  }
+  return text;
+}
+
 core::FunctionKey KeyOf(const FunctionRecord& function) {
   // The record is data, which no linker folds; the code of two functions may become one.
-  Search search{reinterpret_cast<uintptr_t>(&function), {}};
-  static std::mutex mutex;
-  std::lock_guard lock(mutex);
-  dl_iterate_phdr(Visit, &search);
-  uint64_t offset = search.address - search.found.base;
-  return Hash(search.found.id + std::string(reinterpret_cast<const char*>(&offset), sizeof offset));
+  Module module = ModuleOf(&function);
+  uint64_t offset = reinterpret_cast<uintptr_t>(&function) - module.base;
+  return Hash(module.id + std::string(reinterpret_cast<const char*>(&offset), sizeof offset));
 }
 
 FunctionRecord* FindFunction(const core::FunctionKey& key) {

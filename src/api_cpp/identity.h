@@ -13,6 +13,8 @@ namespace weft::detail {
 
 core::FunctionKey HashOf(const std::string& bytes);
 core::FunctionKey KeyOf(const FunctionRecord& function);
+// The build of the executable or library that this lies in, as text for people: its build id in hexadecimal.
+std::string BuildOf(const void* place);
 // The function of this program with that key; nullptr if there is none. Main thread of a worker.
 FunctionRecord* FindFunction(const core::FunctionKey& key);
 

@@ -445,6 +445,27 @@ bool WaitForAll(Object* const* objects, size_t count, int64_t timeout_ns) {
   }
 }
 
+bool WaitInTask(const std::atomic<bool>& done) {
+  const CppCall* call = CppRunner::Current();
+  SessionState* state = g_session.load(std::memory_order_acquire);
+  if (!call || !state) return false;
+  Using guard(*state);
+  uint32_t cancelled_before = call->cancelled.load();
+  this_task::check_cancelled();
+  for (;;) {
+    auto ready = [&] { return done.load() || call->cancelled.load() != cancelled_before; };
+    if (state->runtime->WaitUntilTold(ready) == core::WaitOutcome::kStopped) ThrowSessionEnded(*state->runtime);
+    if (done.load()) return true;
+    cancelled_before = call->cancelled.load();
+    this_task::check_cancelled();
+  }
+}
+
+void WakeTasks() noexcept {
+  SessionState* state = g_session.load(std::memory_order_acquire);
+  if (state && g_runner) state->runtime->WakeWaiters();  // else no thread runs a task
+}
+
 void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t timeout_ns) {
   SessionState& state = NeedSession();
   if (wanted < 1 || wanted > count) {

@@ -157,6 +157,20 @@ core::ResourceAmounts Resources(const InitOptions& options) {
   return amounts;
 }
 
+// Of the cluster to join; empty: none.
+std::string ClusterAddress(const InitOptions& options) {
+  std::string address = options.address;
+  const char* given = std::getenv("WEFT_ADDRESS");
+  if (address.empty() && given) address = given;
+  if (address.empty() || address == "local") return "";
+  if (options.num_cpus || options.num_gpus != 0 || !options.resources.empty() || options.object_store_memory != 0) {
+    throw std::invalid_argument(
+        "weft::init: num_cpus, num_gpus, resources and object_store_memory are for private sessions; a cluster has "
+        "what its nodes have (weft start --num-cpus=...)");
+  }
+  return address;
+}
+
 std::vector<std::string> WorkerOf(const InitOptions& options, const std::string& program) {
   std::vector<std::string> command{program, "worker"};
   for (const std::string& library : options.libraries) {
@@ -227,6 +241,13 @@ CppRunner* JoinSession(Runtime& runtime, const std::string& name_space, core::Ex
   return g_runner;
 }
 
+void LeaveSession() {
+  g_runner->DestroyInstance();  // while it can still use weft
+  SessionState* state = g_session.exchange(nullptr);
+  state->runtime->EndEvents(core::Receiver::kHosted);
+  StopEvents(*state);
+}
+
 SessionState& NeedSession() {
   SessionState* state = g_session.load(std::memory_order_acquire);
   if (state && !Runtime::forked()) [[likely]]
@@ -254,7 +275,8 @@ uint32_t OpenSession(const InitOptions& options) {
   std::string executable = OwnExecutable();
   session.daemon_path = FindProgram(options, executable);
   session.open.pid = ::getpid();
-  session.open.resources = Resources(options);
+  session.address = ClusterAddress(options);
+  if (session.address.empty()) session.open.resources = Resources(options);
   session.open.object_store_bytes = options.object_store_memory;
   session.open.python_workers = 0;
   session.open.worker_command =
@@ -284,17 +306,19 @@ uint32_t OpenSession(const InitOptions& options) {
 }
 
 void CloseSession(uint32_t epoch) noexcept {
-  std::lock_guard lock(SessionMutex());
+  std::unique_lock lock(SessionMutex());
   SessionState* state = g_session.load();
   if (!state || state->epoch != epoch || Runtime::forked()) return;
   g_session.store(nullptr);
   state->runtime->Stop();
+  lock.unlock();  // callbacks that are made now, or run already, may end sessions and open others
   StopEvents(*state);
   // Calls that waited return now, with an exception that says why.
   while (state->waiting.load() != 0) {
     timespec moment{0, 100'000};
     nanosleep(&moment, nullptr);
   }
+  lock.lock();
   EndedSessions().push_back(state);
   ForgetEndedSessions();
 }

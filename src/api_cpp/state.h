@@ -21,14 +21,13 @@ using core::Runtime;
 class EventThread;
 
 struct SessionState {
-  SessionState();
-  ~SessionState();
   std::unique_ptr<Runtime> runtime;
   uint32_t epoch = 0;
-  std::string name_space;  // of actors' names
-  bool hosted = false;     // in a worker of another language, whose front end takes the runtime's events
-  std::unique_ptr<EventThread> events;
-  std::mutex events_mutex;           // guards the pointer
+  std::string name_space;   // of actors' names
+  bool hosted = false;      // in a worker of another language, whose front end takes the runtime's events
+  std::mutex events_mutex;  // guards the two that follow
+  std::shared_ptr<EventThread> events;
+  bool events_ended = false;
   std::atomic<uint32_t> waiting{0};  // calls that may sleep in the runtime
 };
 

@@ -317,6 +317,7 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   if (!handle) return nullptr;
   MethodEntry* entry = method->entry;
   if (entry->epoch != g_epoch && !PrepareMethod(method, runtime)) return nullptr;
+  Owned replaced;
   if (nargs < entry->min_args || (entry->max_args >= 0 && nargs > entry->max_args) || kwnames) {
     // Perhaps wrong: Python looks closer.
     PyObject* check = Callback("weft._actor", "check_arguments");
@@ -324,6 +325,10 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
     if (!check || !AsTupleAndDict(args, nargs, kwnames, positional, named)) return nullptr;
     Owned fine(PyObject_CallFunctionObjArgs(check, self, positional.get(), named.get(), nullptr));
     if (!fine) return nullptr;
+    if (PyTuple_Check(fine.get())) {
+      replaced = std::move(fine);
+      args = PySequence_Fast_ITEMS(replaced.get());
+    }
   }
   const core::TaskTemplate* what = entry->what;
   const int64_t limit = Info(Handle(method->handle)->info)->max_pending_calls;

@@ -52,7 +52,7 @@ PyObject* LoadLibrary(PyObject*, PyObject* argument) {
     Owned described(Describe(*item));
     if (!exports || !described || PyList_Append(exports.get(), described.get()) != 0) return nullptr;
   }
-  std::string body = std::string(core::kLibraryMark) + library.path;
+  std::string body = detail::LibraryBody(library.path, library.build);
   Owned path(PyUnicode_DecodeFSDefault(library.path.c_str())), bytes(Bytes(body));
   if (!path || !bytes) return nullptr;
   return Py_BuildValue("OsOO", path.get(), library.text.c_str(), bytes.get(), exports.get());

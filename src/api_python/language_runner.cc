@@ -7,9 +7,9 @@ namespace weft::python {
 
 LanguageRunner::LanguageRunner(Runtime& runtime) : runtime_(runtime), python_(runtime) {}
 
-LanguageRunner::~LanguageRunner() {
+void LanguageRunner::Leave() {
   if (!cpp_) return;
-  Py_BEGIN_ALLOW_THREADS cpp_->DestroyInstance();
+  Py_BEGIN_ALLOW_THREADS detail::LeaveSession();
   Py_END_ALLOW_THREADS
 }
 

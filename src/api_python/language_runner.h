@@ -19,8 +19,8 @@ namespace weft::python {
 class LanguageRunner final : public core::TaskRunner {
  public:
   explicit LanguageRunner(Runtime& runtime);
-  ~LanguageRunner() override;
   void SetExecutor(core::Executor* executor);
+  void Leave();  // when the executor has run, and is still there
 
   void Prepare(const core::TaskCall& call) override;
   void Run(const std::vector<ObjectId>& returns, core::TaskOutcome& outcome) override;

@@ -528,6 +528,7 @@ nb::dict Start(nb::dict config) {
   DeleteEnded();
   core::SessionOptions options;
   options.daemon_path = FileSystemText(config["daemon"]);
+  options.address = nb::cast<std::string>(config["address"]);
   options.open.pid = getpid();
   options.open.resources = Resources(nb::cast<nb::dict>(config["resources"]));
   options.open.object_store_bytes = nb::cast<uint64_t>(config["object_store_memory"]);
@@ -669,6 +670,7 @@ void RunWorker(int fd) {
   core::Executor executor(*g_runtime, runner);
   runner.SetExecutor(&executor);
   executor.Run();
+  runner.Leave();
 }
 
 nb::dict Stats() {

@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 
+#include "cli/start.h"
 #include "node/node_daemon.h"
 
 namespace weft::core {
@@ -26,6 +27,8 @@ constexpr const char* kHelp =
     "       weft COMMAND [...]\n"
     "\n"
     "commands:\n"
+    "  start     begin a cluster on this machine, or join one; see weft start --help\n"
+    "  stop      end the nodes that `weft start` started here\n"
     "  run       run a Python program in which `import ray` gives weft; see weft run --help\n"
     "  status    the sessions that run on this machine, and what they use\n"
     "  list      tasks, actors, objects, nodes or workers of a session\n"
@@ -114,6 +117,8 @@ int Main(int argc, char** argv) {
     std::fputs(kHelp, stdout);
     return 0;
   }
+  if (command == "start") return StartNode(argc - 2, argv + 2);
+  if (command == "stop") return StopNodes(argc - 2, argv + 2);
   if (command == "worker") return RunWorker(argc - 2, argv + 2);
   if (command == "node") {
     if (argc > 2) {

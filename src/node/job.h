@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ struct Job {
   int64_t zygote_started_ns = 0;
 
   std::unique_ptr<WorkerOutputs> outputs;
+  std::set<SegmentId> segments;  // of its processes, the dead ones included
   int64_t leaving_until_ns = 0;  // not 0: the driver has said farewell, and workers may leave in order until then
   bool ending = false;           // the driver is gone, and all that is the job's is being killed
 

@@ -13,10 +13,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "events/event_log.h"
+#include "os/abstract_socket.h"
 #include "os/child_process.h"
 #include "os/memory_limits.h"
 #include "os/socket.h"
@@ -59,7 +61,7 @@ size_t ExpectedFds(const Message& message) { return std::holds_alternative<Segme
 
 }  // namespace
 
-Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
+Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Prepare() {
   auto loop = EventLoop::Create();
   if (!loop) return loop.error();
   std::unique_ptr<NodeDaemon> daemon(new NodeDaemon(std::move(*loop)));
@@ -85,17 +87,56 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
   auto watch = daemon->loop_.Add(daemon->signals_.get(), EPOLLIN, [self](uint32_t) { self->OnSignal(); });
   if (!watch) return watch.error();
 
+  daemon->ListenForObservers();
+  if (const char* streams = std::getenv("WEFT_STREAM_CHANNELS")) daemon->test_streams_ = streams;
+  return daemon;
+}
+
+Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
+  auto daemon = Prepare();
+  if (!daemon) return daemon;
+  if (Status status = (*daemon)->AddDriver(std::move(driver)); !status) return status.error();
+  return daemon;
+}
+
+Result<std::unique_ptr<NodeDaemon>> NodeDaemon::CreateLasting(const LastingNodeOptions& options) {
+  auto prepared = Prepare();
+  if (!prepared) return prepared;
+  NodeDaemon& daemon = **prepared;
+  daemon.lasting_ = true;
+  daemon.next_number_ = (uint64_t{1} << 32) + 1;  // node 1
+  daemon.SetUp(options.resources, options.object_store_bytes);
+  daemon.cluster_address_ = options.head ? options.host + ":" + std::to_string(options.port) : options.head_address;
+  auto listener = ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), daemon.cluster_address_));
+  if (!listener) return listener.error();
+  daemon.driver_listener_ = std::move(*listener);
+  auto watch =
+      daemon.loop_.Add(daemon.driver_listener_.get(), EPOLLIN, [&daemon](uint32_t) { daemon.OnDriverConnected(); });
+  if (!watch) return watch.error();
+  return prepared;
+}
+
+Status NodeDaemon::AddDriver(UniqueFd socket) {
   auto process = std::make_unique<Process>();
-  const ProcessId id = process->id = process->job = ProcessId{daemon->next_number_++};
+  const ProcessId id = process->id = process->job = ProcessId{next_number_++};
   process->is_driver = true;
-  process->stream = std::make_unique<MessageStream>(std::move(driver));
-  watch = daemon->loop_.Add(process->stream->fd(), EPOLLIN,
-                            [self, id](uint32_t events) { self->OnProcessEvent(id, events); });
+  process->stream = std::make_unique<MessageStream>(std::move(socket));
+  auto watch = loop_.Add(process->stream->fd(), EPOLLIN, [this, id](uint32_t events) { OnProcessEvent(id, events); });
   if (!watch) return Error{ErrorKind::kInvalid, "the driver's socket cannot be watched: " + watch.error().message};
   process->watch = *watch;
-  daemon->processes_[process->id] = std::move(process);
-  daemon->ListenForObservers();
-  return daemon;
+  processes_[id] = std::move(process);
+  return {};
+}
+
+void NodeDaemon::OnDriverConnected() {
+  for (;;) {
+    UniqueFd socket = AcceptAbstract(driver_listener_.get());
+    if (!socket) return;
+    // The name can be known by anybody on this machine; only our own user and root come in.
+    auto uid = PeerUid(socket.get());
+    if (!uid || (*uid != ::geteuid() && *uid != 0)) continue;
+    [[maybe_unused]] Status ignored = AddDriver(std::move(socket));  // if it cannot be watched, it sees the end
+  }
 }
 
 NodeDaemon::NodeDaemon(EventLoop loop) : loop_(std::move(loop)) {}
@@ -233,7 +274,11 @@ void NodeDaemon::Refuse(Process& process, const std::string& why) {
 }
 
 void NodeDaemon::Handle(Process& process, OpenSession& message) {
-  auto refuse = [&](const std::string& why) { Refuse(process, "asked for a session that cannot be: " + why); };
+  auto refuse = [&](const std::string& why) {
+    Send(process, SessionRefused{why});
+    FlushAll();  // it reads this before the end
+    Refuse(process, "asked for a session that cannot be: " + why);
+  };
   if (message.protocol != kProtocolVersion) {
     return refuse("it speaks protocol version " + std::to_string(message.protocol) + ", this program version " +
                   std::to_string(kProtocolVersion) + "; install the same weft on both sides");
@@ -247,7 +292,11 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   if (HasNul(message.working_directory)) return refuse("a NUL byte in its working directory");
 
   process.claimed_pid = message.pid;
-  if (!lasting_) SetUp(message.resources, message.object_store_bytes);
+  if (!lasting_) {
+    SetUp(message.resources, message.object_store_bytes);
+  } else if (!message.resources.empty() || message.object_store_bytes != 0) {
+    return refuse("the resources of a cluster are those of its nodes, not a driver's to choose");
+  }
   Job& job = OpenJob(process.id, std::move(message));
   if (!Welcomed(process)) return refuse("no descriptors are left for it");
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
@@ -369,7 +418,8 @@ void NodeDaemon::Handle(Process& process, Blocked&) {
 
 void NodeDaemon::HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd) {
   Status status = segments_.Adopt(SegmentId{process.id.value}, UniqueFd(fd.Release()), message.size);
-  if (!status.ok()) Refuse(process, "offered a segment that cannot be kept: " + status.error().message);
+  if (!status.ok()) return Refuse(process, "offered a segment that cannot be kept: " + status.error().message);
+  FindJob(process.job)->segments.insert(SegmentId{process.id.value});
 }
 
 void NodeDaemon::Handle(Process& process, OpenSegment& message) {
@@ -485,9 +535,19 @@ void NodeDaemon::ForgetEndedJobs() {
   std::erase_if(jobs_, [&](const auto& entry) {
     const Job& job = *entry.second;
     if (!job.ending || job.zygote) return false;
-    return std::none_of(processes_.begin(), processes_.end(),
-                        [&](const auto& process) { return process.second->job == job.driver; });
+    if (std::any_of(processes_.begin(), processes_.end(),
+                    [&](const auto& process) { return process.second->job == job.driver; })) {
+      return false;
+    }
+    for (SegmentId segment : job.segments) {
+      const uint64_t freed = segments_.Forget(segment);
+      if (freed > 0) {
+        budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
+      }
+    }
+    return true;
   });
+  Settle();
 }
 
 void NodeDaemon::Send(Process& process, const Message& message, std::vector<SharedFd> fds) {
@@ -589,6 +649,7 @@ void NodeDaemon::Perform(const GrantLease& action) {
 
 bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
   if (submitter.peers.contains({worker.id, true})) return true;
+  if (!test_streams_.empty()) return OpenStream(submitter, worker);
   auto memory = CreateChannelMemory();
   if (!memory) return false;
   auto submitter_slot = TakeSlot(submitter);
@@ -603,6 +664,23 @@ bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
   worker.peers[{submitter.id, false}] = Peer{*worker_slot, *submitter_slot};
   Send(worker, ChannelOpened{submitter.id, *worker_slot, *submitter_slot, 0}, {shared, submitter.doorbell_fd});
   Send(submitter, ChannelOpened{worker.id, *submitter_slot, *worker_slot, 1}, {shared, worker.doorbell_fd});
+  return true;
+}
+
+bool NodeDaemon::OpenStream(Process& submitter, Process& worker) {
+  auto pair = test_streams_ == "tcp" ? LoopbackTcpPair() : StreamSocketPair(Blocking::kNo);
+  if (!pair) return false;
+  auto submitter_slot = TakeSlot(submitter);
+  auto worker_slot = TakeSlot(worker);
+  if (!submitter_slot || !worker_slot) {
+    if (submitter_slot) submitter.freed_slots.push_back(*submitter_slot);
+    if (worker_slot) worker.freed_slots.push_back(*worker_slot);
+    return false;
+  }
+  submitter.peers[{worker.id, true}] = Peer{*submitter_slot, *worker_slot};
+  worker.peers[{submitter.id, false}] = Peer{*worker_slot, *submitter_slot};
+  Send(worker, StreamOpened{submitter.id, *worker_slot, 0}, {ShareFd(std::move(pair->first))});
+  Send(submitter, StreamOpened{worker.id, *submitter_slot, 1}, {ShareFd(std::move(pair->second))});
   return true;
 }
 

@@ -27,6 +27,7 @@
 #include "base/result.h"
 #include "head/actor_directory.h"
 #include "node/job.h"
+#include "node/lasting_node.h"
 #include "node/observers.h"
 #include "node/worker_pool.h"
 #include "object_store/memory_budget.h"
@@ -43,7 +44,12 @@ class NodeDaemon {
  public:
   // `driver` is the socket to the driver. The calling process must have one thread.
   static Result<std::unique_ptr<NodeDaemon>> Create(UniqueFd driver);
+  // A node that drivers come to and leave. Ends by SIGTERM.
+  static Result<std::unique_ptr<NodeDaemon>> CreateLasting(const LastingNodeOptions& options);
   ~NodeDaemon();
+
+  // Of a lasting node: "host:port" of the cluster's head.
+  const std::string& cluster_address() const { return cluster_address_; }
 
   // Serves until the driver is gone or says farewell, then kills and reaps everything that was started. Returns the
   // exit code: 0 for an orderly end, 1 if the driver sent what cannot be understood.
@@ -101,6 +107,9 @@ class NodeDaemon {
   static constexpr int64_t kKillWaitNs = 300'000'000;
 
   explicit NodeDaemon(EventLoop loop);
+  static Result<std::unique_ptr<NodeDaemon>> Prepare();
+  Status AddDriver(UniqueFd socket);
+  void OnDriverConnected();
 
   // ---- messages
   void OnProcessEvent(ProcessId id, uint32_t epoll_events);
@@ -170,6 +179,7 @@ class NodeDaemon {
   // Workers that have resumed take their lent CPUs back before anything is decided.
   void RereadBlockedFlags();
   bool OpenChannel(Process& submitter, Process& worker);
+  bool OpenStream(Process& submitter, Process& worker);
   std::optional<uint32_t> TakeSlot(Process& process);
 
   // ---- lives
@@ -223,6 +233,7 @@ class NodeDaemon {
   std::set<ProcessId> closing_;
   uint64_t next_number_ = 1;  // for a process
   bool lasting_ = false;      // does not end with a driver
+  std::string cluster_address_;
   ResourceAmounts resources_;
   std::map<ProcessId, std::unique_ptr<Job>> jobs_;  // by driver
 
@@ -237,12 +248,14 @@ class NodeDaemon {
   bool settling_ = false;
 
   UniqueFd null_;
+  UniqueFd driver_listener_;  // of a lasting node
 
   std::unique_ptr<Observers> observers_;
   std::deque<DeadProcess> dead_;  // the latest ones
   bool keep_events_ = true;
   int64_t started_ns_ = 0;
 
+  std::string test_streams_;  // WEFT_STREAM_CHANNELS, for tests: processes of this node get streams ("tcp": over TCP)
   uint64_t descriptor_limit_ = 1024;
   bool ended_ = false;
   int exit_code_ = 0;

@@ -49,6 +49,14 @@ uint64_t SegmentKeeper::SizeOf(SegmentId segment) const {
   return it == segments_.end() ? 0 : it->second.layout.size;
 }
 
+uint64_t SegmentKeeper::Forget(SegmentId segment) {
+  auto found = segments_.find(segment);
+  if (found == segments_.end() || !found->second.writer_died) return 0;
+  const uint64_t held = found->second.held_bytes;
+  segments_.erase(found);
+  return held;
+}
+
 bool SegmentKeeper::IsDead(SegmentId segment) const {
   auto it = segments_.find(segment);
   return it != segments_.end() && it->second.writer_died;

@@ -46,6 +46,9 @@ class SegmentKeeper {
   // which may be 0 while neighbours share its pages. Unknown or outdated locations change nothing.
   uint64_t FreeDead(const Location& location);
 
+  // Nobody reads a dead writer's segment any more: all of it goes. Returns the bytes, as FreeDead does.
+  uint64_t Forget(SegmentId segment);
+
   bool IsDead(SegmentId segment) const;
   size_t DeadObjectCount(SegmentId segment) const;
   uint64_t HeldBytes(SegmentId segment) const;

@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdlib>
+#include <fstream>
 #include <utility>
 
 namespace weft::core {
@@ -40,6 +42,32 @@ Result<ucred> Credentials(int socket) {
 
 std::string ObserverSocketName(uid_t uid, pid_t daemon) {
   return "weft-session-" + std::to_string(uid) + "-" + std::to_string(daemon);
+}
+
+std::string NodeSocketName(uid_t uid, pid_t daemon, const std::string& cluster) {
+  return "weft-node-" + std::to_string(uid) + "-" + std::to_string(daemon) + "-" + cluster;
+}
+
+std::vector<NodeSocket> FindNodeSockets(uid_t uid) {
+  // A line ends with the name, an @ for its leading NUL; sockets that were accepted carry it too.
+  const std::string prefix = " @weft-node-" + std::to_string(uid) + "-";
+  std::vector<NodeSocket> found;
+  std::ifstream file("/proc/net/unix");
+  for (std::string line; std::getline(file, line);) {
+    const size_t at = line.find(prefix);
+    if (at == std::string::npos) continue;
+    NodeSocket socket{.name = line.substr(at + 2)};
+    const std::string rest = line.substr(at + prefix.size());
+    char* end;
+    socket.daemon = static_cast<pid_t>(std::strtol(rest.c_str(), &end, 10));
+    if (*end != '-' || socket.daemon <= 0) continue;
+    socket.cluster = end + 1;
+    if (std::none_of(found.begin(), found.end(), [&](const auto& other) { return other.name == socket.name; })) {
+      found.push_back(std::move(socket));
+    }
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.daemon < b.daemon; });
+  return found;
 }
 
 Result<UniqueFd> ListenAbstract(const std::string& name) {

@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "os/fd.h"
@@ -14,6 +15,18 @@ namespace weft::core {
 
 // The name under which the node daemon with this pid listens for observers.
 std::string ObserverSocketName(uid_t uid, pid_t daemon);
+
+// The name under which the node daemon of a lasting node listens for drivers of its user; `cluster` is the address of
+// the cluster's head.
+std::string NodeSocketName(uid_t uid, pid_t daemon, const std::string& cluster);
+
+struct NodeSocket {
+  std::string name;
+  pid_t daemon = 0;
+  std::string cluster;
+};
+// Those of the user that are there now, in this network namespace; by pid.
+std::vector<NodeSocket> FindNodeSockets(uid_t uid);
 
 Result<UniqueFd> ListenAbstract(const std::string& name);  // non-blocking
 UniqueFd AcceptAbstract(int listener);                     // non-blocking; invalid if nobody is there

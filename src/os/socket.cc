@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -93,6 +95,34 @@ Result<std::pair<UniqueFd, UniqueFd>> StreamSocketPair(Blocking blocking) {
   const int type = SOCK_STREAM | SOCK_CLOEXEC | (blocking == Blocking::kNo ? SOCK_NONBLOCK : 0);
   if (::socketpair(AF_UNIX, type, 0, fds) != 0) return SystemError("cannot create a socket pair", errno);
   return std::pair(UniqueFd(fds[0]), UniqueFd(fds[1]));
+}
+
+Result<std::pair<UniqueFd, UniqueFd>> LoopbackTcpPair() {
+  UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  auto* at = reinterpret_cast<sockaddr*>(&address);
+  socklen_t size = sizeof address;
+  if (!listener || ::bind(listener.get(), at, size) != 0 || ::listen(listener.get(), 1) != 0 ||
+      ::getsockname(listener.get(), at, &size) != 0) {
+    return SystemError("cannot listen on the loopback interface", errno);
+  }
+  UniqueFd first(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!first || ::connect(first.get(), at, size) != 0) return SystemError("cannot connect to ourselves", errno);
+  // Somebody else may have been faster: what is accepted must be what connected.
+  sockaddr_in own{}, other{};
+  socklen_t own_size = sizeof own, other_size = sizeof other;
+  ::getsockname(first.get(), reinterpret_cast<sockaddr*>(&own), &own_size);
+  UniqueFd second(
+      ::accept4(listener.get(), reinterpret_cast<sockaddr*>(&other), &other_size, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!second || own.sin_port != other.sin_port) return SystemError("cannot accept our own connection", errno);
+  const int on = 1;
+  for (const UniqueFd* socket : {&first, &second}) {
+    ::setsockopt(socket->get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  }
+  if (auto status = SetNonblocking(first.get(), true); !status.ok()) return status.error();
+  return std::pair(std::move(first), std::move(second));
 }
 
 Status SetNonblocking(int fd, bool nonblocking) {

@@ -24,6 +24,9 @@ enum class Blocking : uint8_t { kYes, kNo };
 // Two connected unix stream sockets, close-on-exec.
 Result<std::pair<UniqueFd, UniqueFd>> StreamSocketPair(Blocking blocking = Blocking::kYes);
 
+// Two connected TCP sockets of the loopback interface, non-blocking, without delay, close-on-exec.
+Result<std::pair<UniqueFd, UniqueFd>> LoopbackTcpPair();
+
 Status SetNonblocking(int fd, bool nonblocking);
 
 // Sends all bytes, and the descriptors with the first of them. At least one byte must be sent.

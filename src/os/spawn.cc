@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,12 +13,14 @@
 #include <algorithm>
 
 #include "base/clock.h"
+#include "os/fd.h"
 
 namespace weft::core {
 namespace {
 
-// In the child, which shares the parent's memory until it executes: nothing but system calls.
-[[noreturn]] void Execute(char* const* argv, int socket, const sigset_t* old, int* error) {
+// In the child, which shares the parent's memory until it executes: nothing but system calls. The error is volatile:
+// for the compiler nobody reads it after _exit.
+[[noreturn]] void Execute(char* const* argv, int socket, const sigset_t* old, volatile int* error) {
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   sigprocmask(SIG_SETMASK, old, nullptr);
   if (socket == 3) {
@@ -27,6 +30,24 @@ namespace {
   }
   ::syscall(SYS_close_range, 4u, ~0u, 0u);
   ::execv(argv[0], argv);
+  *error = errno;
+  ::_exit(127);
+}
+
+// As above; the three standard descriptors are given.
+[[noreturn]] void ExecuteProgram(char* const* argv, int input, int output, pid_t parent, const sigset_t* old,
+                                 volatile int* error) {
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+  sigprocmask(SIG_SETMASK, old, nullptr);
+  if (parent != 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);
+  }
+  ::dup2(input, 0);
+  ::dup2(output, 1);
+  ::dup2(output, 2);
+  ::syscall(SYS_close_range, 3u, ~0u, 0u);
+  ::execvp(argv[0], argv);
   *error = errno;
   ::_exit(127);
 }
@@ -43,7 +64,7 @@ Result<pid_t> SpawnWithSocket(const std::vector<std::string>& command, int socke
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   pid_t pid = ::vfork();
-  if (pid == 0) Execute(argv.data(), socket, &old, const_cast<int*>(&error));
+  if (pid == 0) Execute(argv.data(), socket, &old, &error);
   int fork_error = errno;
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   if (pid < 0) {
@@ -52,6 +73,36 @@ Result<pid_t> SpawnWithSocket(const std::vector<std::string>& command, int socke
   if (error != 0) {
     ::waitpid(pid, nullptr, 0);
     return Error{ErrorKind::kUnavailable, "cannot execute the node daemon '" + command[0] + "': " + strerror(error)};
+  }
+  return pid;
+}
+
+Result<pid_t> SpawnProgram(const std::vector<std::string>& command, int output, bool die_with_parent) {
+  std::vector<char*> argv;
+  for (const auto& word : command) argv.push_back(const_cast<char*>(word.c_str()));
+  argv.push_back(nullptr);
+  UniqueFd input(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  // Above 2, or the first of them to be put into place would overwrite another.
+  if (input && input.get() < 3) input.Reset(::fcntl(input.get(), F_DUPFD_CLOEXEC, 3));
+  UniqueFd target(::fcntl(output, F_DUPFD_CLOEXEC, 3));
+  if (!input || !target) {
+    return Error{ErrorKind::kUnavailable, "cannot start '" + command[0] + "': " + strerror(errno)};
+  }
+  const pid_t parent = die_with_parent ? ::getpid() : 0;
+  volatile int error = 0;
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  pid_t pid = ::vfork();
+  if (pid == 0) ExecuteProgram(argv.data(), input.get(), target.get(), parent, &old, &error);
+  int fork_error = errno;
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  if (pid < 0) {
+    return Error{ErrorKind::kUnavailable, "cannot start '" + command[0] + "': " + strerror(fork_error)};
+  }
+  if (error != 0) {
+    ::waitpid(pid, nullptr, 0);
+    return Error{ErrorKind::kUnavailable, "cannot execute '" + command[0] + "': " + strerror(error)};
   }
   return pid;
 }

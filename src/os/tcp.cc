@@ -28,8 +28,8 @@ void SetStreamOptions(int socket) {
   SetOption(socket, IPPROTO_TCP, TCP_KEEPIDLE, 5);
   SetOption(socket, IPPROTO_TCP, TCP_KEEPINTVL, 1);
   SetOption(socket, IPPROTO_TCP, TCP_KEEPCNT, 5);
-  // Keepalive is silent while bytes are unacknowledged; this limits those.
-  SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, 10'000);
+  // TCP_USER_TIMEOUT is left alone: it would also end a connection whose receiver is alive but has not read for that
+  // long, such as a process that stands in a debugger.
 }
 
 using NameCall = int (*)(int, sockaddr*, socklen_t*);

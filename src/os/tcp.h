@@ -1,8 +1,10 @@
 // TCP sockets: names and addresses, listening, accepting, connecting. Never blocks, except that ResolveTcp may ask a
 // name server for a name that is no address.
 //
-// Used for links between node daemons. All sockets are close-on-exec, non-blocking, without Nagle's delay, and notice a
-// machine that has vanished within about ten seconds (keepalive, and a limit on unacknowledged bytes).
+// Used for links between node daemons. All sockets are close-on-exec, non-blocking, without Nagle's delay, and while
+// they are idle notice within about ten seconds that a machine has vanished (keepalive). While bytes are unacknowledged
+// the kernel goes on sending for a quarter of an hour: who needs to know sooner listens for signs of life, as Link
+// does.
 #pragma once
 
 #include <sys/socket.h>

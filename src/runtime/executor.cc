@@ -94,7 +94,7 @@ bool Executor::AnythingToTake() {
   if (news_.load(std::memory_order_acquire)) return true;
   Frame frame;
   return std::any_of(submitters_.begin(), submitters_.end(), [&](const auto& submitter) {
-    return submitter->peer->channel->Peek(&frame) && MayTake(*submitter, frame);
+    return submitter->peer->channel.Peek(&frame) && MayTake(*submitter, frame);
   });
 }
 
@@ -174,7 +174,7 @@ bool Executor::Step() {
     Submitter& submitter = *submitters_[next_];
     Frame frame;
     // Callers of an actor take turns; a lease has one holder at a time.
-    if (streak_ >= kMaxStreak || !submitter.peer->channel->Peek(&frame) || !MayTake(submitter, frame)) {
+    if (streak_ >= kMaxStreak || !submitter.peer->channel.Peek(&frame) || !MayTake(submitter, frame)) {
       next_ = (next_ + 1) % submitters_.size();
       if (streak_ >= kMaxStreak) i = static_cast<size_t>(-1);  // it is looked at again if nobody else has anything
       streak_ = 0;
@@ -201,19 +201,20 @@ bool Executor::TakeFrame(Submitter& submitter, const Frame& frame) {
   auto type = static_cast<FrameType>(frame.type);
   if (type == FrameType::kDefine) {
     Define(submitter, frame.bytes);
-    submitter.peer->channel->Pop();
+    submitter.peer->channel.Pop();
     return true;
   }
   if (type == FrameType::kLease) {
     TakeLease(frame.bytes);
-    submitter.peer->channel->Pop();
+    submitter.peer->channel.Pop();
     return true;
   }
-  if (type == FrameType::kTask && submitter.peer->channel->Claim()) {
+  if (type == FrameType::kTask && submitter.peer->channel.Claim()) {
+    if (owes_streams_) GatherReplies();
     RunTask(submitter, frame.bytes);
     return true;
   }
-  submitter.peer->channel->Pop();  // revoked meanwhile
+  submitter.peer->channel.Pop();  // revoked meanwhile
   return true;
 }
 
@@ -259,52 +260,63 @@ void Executor::Define(Submitter& submitter, std::string_view bytes) {
 }
 
 uint8_t* Executor::RoomForReply(Submitter& submitter, uint32_t size) {
-  uint8_t* room = submitter.peer->channel->BeginSend(size);
+  uint8_t* room = submitter.peer->channel.BeginSend(size);
   if (room) return room;
   // The submitter is behind: wake it and wait. Its background thread reads even if its program does not.
   const bool in_language = !mode_.concurrent || mode_.loop;  // else Complete was called without its lock
   if (in_language) runner_.BeforeSleep();
-  while (!room && !submitter.peer->dead && !runtime_.stopped()) {
-    submitter.peer->channel->Notify(Audience::kAnyone);
+  while (!room && !submitter.peer->dead && !submitter.peer->channel.gone() && !runtime_.stopped()) {
+    submitter.peer->channel.Notify(Audience::kAnyone);
     timespec pause{0, 100'000};
     nanosleep(&pause, nullptr);
-    room = submitter.peer->channel->BeginSend(size);
+    room = submitter.peer->channel.BeginSend(size);
   }
   if (in_language) runner_.AfterSleep();
   return room;
 }
 
 void Executor::SendReply(Submitter& submitter, uint32_t size) {
-  submitter.peer->channel->CommitSend(static_cast<uint8_t>(FrameType::kReply), false, size);
-  if (submitter.peer->channel->WakeIsAsked()) {
+  submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, size);
+  if (submitter.peer->channel.WakeIsAsked()) {
     submitter.owes_wake_up = false;
-    submitter.peer->channel->Notify(Audience::kAnyone);
+    submitter.peer->channel.Notify(Audience::kAnyone);
   } else {
     submitter.owes_wake_up = true;  // at the latest when there is nothing more to do
+    if (submitter.peer->channel.stream()) owes_streams_ = true;
+  }
+}
+
+// On a stream nobody can see a reply that was not sent, and what runs now may take long.
+void Executor::GatherReplies() {
+  owes_streams_ = false;
+  for (auto& submitter : submitters_) {
+    SharedStream* stream = submitter->peer->channel.stream();
+    if (stream && submitter->owes_wake_up) stream->Gather();
   }
 }
 
 void Executor::WakeSubmitters() {
+  owes_streams_ = false;
   for (auto& submitter : submitters_) {
     if (!submitter->owes_wake_up) continue;
     submitter->owes_wake_up = false;
-    submitter->peer->channel->Notify(Audience::kAnyone);
+    submitter->peer->channel.Notify(Audience::kAnyone);
   }
 }
 
 void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind) {
   ReplyHead head{.task = task, .kind = static_cast<uint32_t>(kind)};
-  uint8_t* room = submitter.peer->channel->BeginSend(sizeof head);
-  while (!room && !submitter.peer->dead && !runtime_.stopped()) {
-    submitter.peer->channel->Notify(Audience::kAnyone);
+  uint8_t* room = submitter.peer->channel.BeginSend(sizeof head);
+  while (!room && !submitter.peer->dead && !submitter.peer->channel.gone() && !runtime_.stopped()) {
+    submitter.peer->channel.Notify(Audience::kAnyone);
     timespec pause{0, 100'000};
     nanosleep(&pause, nullptr);
-    room = submitter.peer->channel->BeginSend(sizeof head);
+    room = submitter.peer->channel.BeginSend(sizeof head);
   }
   if (!room) return;
   FrameWriter(room).Put(head);
-  submitter.peer->channel->CommitSend(static_cast<uint8_t>(FrameType::kReply), false, sizeof head);
-  submitter.peer->channel->Notify(Audience::kAnyone);
+  submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, sizeof head);
+  submitter.peer->channel.Notify(Audience::kAnyone);
   submitter.owes_wake_up = false;
 }
 
@@ -358,18 +370,18 @@ void Executor::HandBackQueued() {
   runtime_.doorbell_->TakeRung(Audience::kExecutor, [](uint32_t) {});
   for (auto& submitter : submitters_) {
     Frame frame;
-    while (submitter->peer->channel->Peek(&frame)) {
+    while (submitter->peer->channel.Peek(&frame)) {
       if (static_cast<FrameType>(frame.type) == FrameType::kDefine) {
         Define(*submitter, frame.bytes);
-        submitter->peer->channel->Pop();
+        submitter->peer->channel.Pop();
       } else if (static_cast<FrameType>(frame.type) == FrameType::kLease) {
         break;  // of a lease that begins after this task; its tasks are handed back when it is seen
-      } else if (submitter->peer->channel->Claim()) {
+      } else if (submitter->peer->channel.Claim()) {
         uint64_t task = ByteReader(frame.bytes).Fixed<TaskHead>().task;
-        submitter->peer->channel->Pop();
+        submitter->peer->channel.Pop();
         HandBack(*submitter, task, ReplyKind::kHandedBackBlocked);
       } else {
-        submitter->peer->channel->Pop();
+        submitter->peer->channel.Pop();
       }
     }
   }
@@ -432,7 +444,7 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
     fits = fits && in.ok();
   }
   if (!fits || missing) {
-    submitter.peer->channel->Pop();
+    submitter.peer->channel.Pop();
     HandBack(submitter, head.task, ReplyKind::kHandedBack);
     return false;
   }
@@ -470,7 +482,7 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
   execution.outcome.values.clear();
   execution.outcome.error.clear();
   if (lost) {
-    submitter.peer->channel->Pop();
+    submitter.peer->channel.Pop();
     {
       std::unique_lock lock(runtime_.mutex_);
       machine_.Decline(*runtime_.owner_, execution.references, runtime_.actions_);
@@ -488,14 +500,14 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
     auto execution = std::make_unique<Execution>();
     if (!Begin(*execution, submitter, bytes)) return;
     runner_.Prepare(execution->call);
-    submitter.peer->channel->Pop();
+    submitter.peer->channel.Pop();
     return StartConcurrent(std::move(execution));
   }
   if (!Begin(main_, submitter, bytes)) return;
   const bool constructs = main_.call.what->kind == TemplateKind::kCreation;
   if (constructs) is_actor_ = true;
   runner_.Prepare(main_.call);
-  submitter.peer->channel->Pop();
+  submitter.peer->channel.Pop();
   runtime_.owner_->set_depth(main_.call.depth + 1);
   Runtime::SetCurrentExecution(main_.call.execution);
   current_execution_.store(main_.call.execution, std::memory_order_relaxed);
@@ -712,7 +724,7 @@ void Executor::Reply(Execution& execution) {
   if (one_at_a_time) {
     one_at_a_time.unlock();
     // Nobody else may be there to do it later.
-    if (!submitter.peer->channel->WakeIsAsked()) submitter.peer->channel->Notify(Audience::kAnyone);
+    if (!submitter.peer->channel.WakeIsAsked()) submitter.peer->channel.Notify(Audience::kAnyone);
   }
 
   for (size_t i = 0; !is_actor_ && i < outcome.values.size(); ++i) {
@@ -724,7 +736,7 @@ void Executor::Reply(Execution& execution) {
     for (Object* object : value.contained) runtime_.DropReference(object);
   }
   if (leaves) {
-    submitter.peer->channel->Notify(Audience::kAnyone);
+    submitter.peer->channel.Notify(Audience::kAnyone);
     std::lock_guard lock(runtime_.mutex_);
     ExitWhenIdle(true);
   }

@@ -204,6 +204,7 @@ class Executor {
   uint8_t* RoomForReply(Submitter& submitter, uint32_t size);
   void SendReply(Submitter& submitter, uint32_t size);
   void WakeSubmitters();
+  void GatherReplies();
 
   Runtime& runtime_;
   TaskRunner& runner_;
@@ -211,6 +212,7 @@ class Executor {
   size_t next_ = 0;
   uint32_t streak_ = 0;                  // frames taken from submitter next_ in a row
   std::vector<Runtime::Peer*> adopted_;  // guarded by the runtime's lock
+  bool owes_streams_ = false;            // a submitter on a stream is owed a wake-up
   std::atomic<bool> news_{false};
   std::atomic<bool> exit_{false};
   std::atomic<bool> exit_at_once_{false};

@@ -847,7 +847,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
       Finish(task, out);
     } else if (kind == ReplyKind::kValues) {
       FailTask(task, ValueKind::kSystemError, "WorkerCrashedError\nthe worker sent a malformed reply", out);
-    } else if (kind == ReplyKind::kCancelled || kind == ReplyKind::kExited) {
+    } else if (kind == ReplyKind::kCancelled || kind == ReplyKind::kExited || kind == ReplyKind::kRefused) {
       FailTask(task, ValueKind::kSystemError, error, out);
       if (faults.forget_lease_of_cancelled) DropLease(worker);
     } else {

@@ -296,7 +296,8 @@ enum class ReplyKind : uint8_t {
   kHandedBack,      // did not run: the worker's present task waits, or an argument was missing
   kHandedBackBlocked,
   kCancelled,  // error: name of the exception class, newline, message; so of
-  kExited,     // the actor has ended itself in this call
+  kExited,     // the actor has ended itself in this call; and of
+  kRefused,    // what the worker cannot run
 };
 
 // What the submitter hands over. Objects in it must be alive; they are held until the task has finished.

@@ -4,11 +4,14 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "base/clock.h"
+#include "os/abstract_socket.h"
 #include "os/cpu_count.h"
 #include "os/futex.h"
 #include "os/socket.h"
@@ -39,19 +42,53 @@ Runtime::Runtime() {
 
 Result<std::unique_ptr<Runtime>> Runtime::StartSession(SessionOptions options) {
   std::unique_ptr<Runtime> runtime(new Runtime());
-  auto pair = StreamSocketPair();
-  if (!pair) return pair.error();
-  runtime->socket_ = std::move(pair->first);
-  auto pid = SpawnWithSocket({options.daemon_path, "node"}, pair->second.get());
-  if (!pid) return pid.error();
-  runtime->daemon_pid_ = *pid;
-  pair->second.Reset();
+  if (!options.address.empty()) {
+    if (Status status = runtime->ConnectToNode(options.address); !status) return status.error();
+  } else {
+    auto pair = StreamSocketPair();
+    if (!pair) return pair.error();
+    runtime->socket_ = std::move(pair->first);
+    auto pid = SpawnWithSocket({options.daemon_path, "node"}, pair->second.get());
+    if (!pid) return pid.error();
+    runtime->daemon_pid_ = *pid;
+    pair->second.Reset();
+  }
   if (auto status = runtime->Handshake(options.open); !status.ok()) {
     runtime->Stop();
     return status.error();
   }
   runtime->StartThreads();
   return runtime;
+}
+
+Status Runtime::ConnectToNode(const std::string& address) {
+  std::string wanted = address;
+  if (wanted.rfind("localhost:", 0) == 0) wanted.replace(0, 9, "127.0.0.1");
+  std::vector<NodeSocket> nodes = FindNodeSockets(::geteuid());
+  std::set<std::string> clusters;
+  for (const NodeSocket& node : nodes) clusters.insert(node.cluster);
+  std::string list;
+  for (const std::string& cluster : clusters) list += (list.empty() ? "" : ", ") + cluster;
+  if (wanted == "auto" && clusters.size() > 1) {
+    return Error{ErrorKind::kInvalid, "this machine belongs to several clusters (" + list +
+                                          "); give the address of one of them instead of \"auto\""};
+  }
+  for (const NodeSocket& node : nodes) {
+    if (wanted != "auto" && node.cluster != wanted) continue;
+    auto socket = ConnectAbstract(node.name);
+    if (!socket) continue;  // it has just ended
+    auto uid = PeerUid(socket->get());
+    if (!uid || (*uid != ::geteuid() && *uid != 0)) continue;
+    socket_ = std::move(*socket);
+    return {};
+  }
+  std::string why = wanted == "auto" ? "no node of a cluster runs on this machine"
+                                     : "no node of the cluster " + address + " runs on this machine";
+  if (!list.empty()) why += " (there are nodes of " + list + ")";
+  return Error{ErrorKind::kGone, why +
+                                     "; start one with `weft start --head`, or join the cluster with `weft start "
+                                     "--address=" +
+                                     (wanted == "auto" ? "HOST:PORT" : address) + "`"};
 }
 
 Result<std::unique_ptr<Runtime>> Runtime::JoinAsWorker(UniqueFd socket) {
@@ -72,6 +109,7 @@ Status Runtime::Handshake(const Message& hello) {
   SendQueued();
   auto received = NextMessage();
   if (!received) return Error{ErrorKind::kGone, "the node daemon ended before it was ready"};
+  if (auto* refused = std::get_if<SessionRefused>(&received->message)) return Error{ErrorKind::kInvalid, refused->why};
   auto* welcome = std::get_if<Welcome>(&received->message);
   if (!welcome || received->fds.empty() || received->fds.size() > 2) {
     return Error{ErrorKind::kGone, "the node daemon answered with something else"};
@@ -122,6 +160,11 @@ void Runtime::Stop() {
     Bump();
     doorbell_->WakeBackground();
     background_thread_.join();
+    // What a worker has replied last must leave before its process ends.
+    for (auto& [process, peer] : submitters_) {
+      if (SharedStream* stream = peer->channel.stream(); stream && !peer->dead)
+        stream->AwaitFlushed(NowNs() + kLeaveNs);
+    }
     // The daemon sends the workers' last output and closes; the link thread reads until then.
     if (is_worker_) ::shutdown(socket_.get(), SHUT_RDWR);
     // A daemon that does not end is killed, and then the link thread reads the end.
@@ -130,14 +173,11 @@ void Runtime::Stop() {
       daemon_pid_ = -1;
     }
     link_thread_.join();
+    if (streams_) streams_->Stop();  // the link thread may have started it until now
   }
   if (socket_.valid()) ::shutdown(socket_.get(), SHUT_RDWR);
-  {
-    std::lock_guard lock(mutex_);
-    finished_ = true;
-  }
-  front_events_.fetch_add(1);
-  FutexWake(&front_events_, INT32_MAX);
+  EndEvents(Receiver::kFrontEnd);
+  EndEvents(Receiver::kHosted);
   if (daemon_pid_ > 0) {
     // It ends by itself within moments; wait, so that nothing of the session is left when Stop returns.
     WaitForChild(daemon_pid_, NowNs() + kLeaveNs);
@@ -155,8 +195,6 @@ std::string Runtime::why_stopped() {
 void Runtime::Fail(const std::string& why) {
   if (!stopped() && why_stopped_.empty()) why_stopped_ = why;
   stopped_.store(true, std::memory_order_release);
-  front_events_.fetch_add(1);
-  FutexWake(&front_events_, INT32_MAX);
 }
 
 // ---- functions and tasks ------------------------------------------------------------------------------------------
@@ -396,33 +434,50 @@ Result<ValueView> Runtime::Read(Object* object) {
 
 // ---- for the front end --------------------------------------------------------------------------------------------
 
-bool Runtime::NextEvent(RuntimeEvent* event) {
+bool Runtime::NextEvent(RuntimeEvent* event, Receiver receiver) {
+  Events& events = events_[static_cast<size_t>(receiver)];
   for (;;) {
-    uint32_t seen = front_events_.load();
+    uint32_t seen = events.changed.load();
     {
       std::lock_guard lock(mutex_);
-      if (!events_.empty()) {
-        *event = std::move(events_.front());
-        events_.pop_front();
+      if (!events.queue.empty()) {
+        *event = std::move(events.queue.front());
+        events.queue.pop_front();
         return true;
       }
-      if (finished_) return false;
+      if (events.ended) return false;
     }
-    FutexWait(&front_events_, seen, kNoDeadline);
+    FutexWait(&events.changed, seen, kNoDeadline);
   }
 }
 
-void Runtime::CallWhenReady(Object* object, void* cookie) {
+void Runtime::EndEvents(Receiver receiver) {
+  Events& events = events_[static_cast<size_t>(receiver)];
+  {
+    std::lock_guard lock(mutex_);
+    events.ended = true;
+  }
+  events.changed.fetch_add(1);
+  FutexWake(&events.changed, INT32_MAX);
+}
+
+void Runtime::Raise(RuntimeEvent event, Receiver receiver) {
+  Events& events = events_[static_cast<size_t>(receiver)];
+  events.queue.push_back(std::move(event));
+  events.changed.fetch_add(1);
+  // Its one thread sleeps only if it has found the queue empty.
+  if (events.queue.size() == 1) FutexWake(&events.changed);
+}
+
+void Runtime::CallWhenReady(Object* object, void* cookie, Receiver receiver) {
   std::unique_lock lock(mutex_);
   if (object->resolved()) {
     AddReference(object);
-    events_.push_back({.kind = RuntimeEvent::kReady, .object = object, .cookie = cookie});
-    front_events_.fetch_add(1);
-    FutexWake(&front_events_);
+    Raise({.kind = RuntimeEvent::kReady, .object = object, .cookie = cookie}, receiver);
     return;
   }
   ++object->callbacks;
-  callbacks_[object].push_back({.cookie = cookie});
+  callbacks_[object].push_back({.receiver = receiver, .cookie = cookie});
   owner_->Want(object, actions_);
   Perform();
   if (!polling_) ArmBackground();

@@ -4,9 +4,10 @@
 // channels, queueing messages to the daemon), unlocks, and only then makes system calls (wake-ups, sends).
 //
 // Threads: any number of the user's; the *background thread*, which takes replies and frees what was dropped while no
-// user thread polls; the *link thread*, which reads what the daemon sends. Ours block all signals and never need the
-// GIL. Among user threads that wait, one polls for all; the others sleep on `event_`.
-// DropReference may be called on any thread at any instant, also inside garbage collection: it only appends to a list.
+// user thread polls; the *link thread*, which reads what the daemon sends; with peers on other nodes, the thread that
+// reads their sockets (StreamPoller). Ours block all signals and never need the GIL. Among user threads that wait, one
+// polls for all; the others sleep on `event_`. DropReference may be called on any thread at any instant, also inside
+// garbage collection: it only appends to a list.
 //
 // After a fork nothing here may be used in the child; front ends check forked().
 //
@@ -14,6 +15,7 @@
 // (channels), runtime_link.cc (the daemon), runtime_explain.cc (what a wait waits for, and whether it can end).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -35,11 +37,12 @@
 #include "object_store/segment_writer.h"
 #include "os/fd.h"
 #include "runtime/owner.h"
+#include "runtime/peer_channel.h"
 #include "runtime/spin.h"
 #include "runtime/wait_graph.h"
 #include "transport/doorbell.h"
 #include "transport/message_stream.h"
-#include "transport/ring_channel.h"
+#include "transport/stream_poller.h"
 #include "wire/messages.h"
 #include "wire/peer_message.h"
 #include "wire/task_frame.h"
@@ -48,6 +51,9 @@ namespace weft::core {
 
 struct SessionOptions {
   std::string daemon_path;
+  // Of a cluster to join through its node on this machine: "host:port" of its head, or "auto" for the only one there
+  // is. Empty: a private session.
+  std::string address;
   OpenSession open;
 };
 
@@ -88,6 +94,9 @@ struct StoreRoom {
   Location location;
   Allocation allocation;
 };
+
+// Whose thread takes an event: that of the front end, or of a language that it hosts (C++ in a Python worker).
+enum class Receiver : uint8_t { kFrontEnd, kHosted };
 
 struct RuntimeEvent {
   enum Kind : uint8_t { kOutput, kReady, kStuck, kStopped } kind = kStopped;
@@ -212,8 +221,13 @@ class Runtime {
   Result<const uint8_t*> MapStored(const Location& location);
 
   // ---- for the front end's own thread
-  bool NextEvent(RuntimeEvent* event);  // blocks; false when stopped
-  void CallWhenReady(Object* object, void* cookie);
+  bool NextEvent(RuntimeEvent* event, Receiver receiver = Receiver::kFrontEnd);  // blocks; false when stopped
+  void EndEvents(Receiver receiver);                                             // as if stopped, for this one
+  void CallWhenReady(Object* object, void* cookie, Receiver receiver = Receiver::kFrontEnd);
+  // Waits for something of the front end's own, as for objects: a worker's resources are free meanwhile. What makes
+  // `ready` true calls WakeWaiters afterwards; it is asked with the lock held.
+  WaitOutcome WaitUntilTold(const std::function<bool()>& ready);
+  void WakeWaiters();
   // ---- coroutines of an actor's event loop (runtime_explain.cc)
   // As CallWhenReady, for a coroutine that awaits the object. `execution`: the run of a call whose own asyncio task
   // waits for nothing but this; 0: another task of the loop. The callback comes, or kStuck instead, or the await is
@@ -248,12 +262,14 @@ class Runtime {
   // The other end of a channel: a worker we push tasks to, or (executor) a process that pushes tasks to us.
   struct Peer {
     ProcessId process;
-    std::unique_ptr<RingChannel> channel;
+    PeerChannel channel;
     bool dead = false;
     std::vector<bool> defined;  // by template number: sent on this channel
     LeaseId told_lease;         // the worker knows what the lease holds
     bool told_actor = false;
     bool to_notify = false;  // is in to_notify_
+    // A stream: what the peer routed to us and what must wait for replies that it sent before (kAfter).
+    std::deque<PeerMessage> held_back;
   };
 
   // A traversal of who waits for whom. Up to two passes (wait_graph.h).
@@ -290,11 +306,13 @@ class Runtime {
   };
 
   Runtime();
+  Status ConnectToNode(const std::string& address);
   Status Handshake(const Message& hello);
   std::optional<ReceivedMessage> NextMessage();
   void SendQueued();
   void StartThreads();
   void LinkLoop();
+  void EndStreams(ProcessId dead);  // link thread
   void BackgroundLoop();
 
   // All below: lock held.
@@ -302,7 +320,10 @@ class Runtime {
   void Handle(Message message, std::vector<UniqueFd> fds);
   std::string ReportState(uint32_t limit);  // for an observer
   void NumberPeer(Peer* peer);
+  void AddPeer(std::unique_ptr<Peer> peer, bool first_side);
   void HandlePeerMessages(ProcessId from, std::string_view payload);
+  void HandlePeerMessage(ProcessId from, PeerMessage& message);
+  void HandleHeldBack(Peer& peer);  // what no longer has to wait
   void Perform();
   // To the event log; right after the submission.
   void NoteSubmitted(const TaskTemplate* what, std::span<Object* const> dependencies);
@@ -312,13 +333,16 @@ class Runtime {
   bool SendLease(Peer& peer, const LeasedWorker& worker);
   void Send(Message message, std::vector<UniqueFd> fds = {});
   void Route(ProcessId to, const PeerMessage& message);
+  void PutAfter(ProcessId to, std::string& payload);
   size_t Drain();  // replies of all workers, and drops; returns how many
   size_t DrainPeer(Peer& peer);
+  size_t TakeRevokeOutcomes(Peer& peer);
   bool TakeReply(Peer& peer, std::string_view bytes);
   void DrainDrops();
   void SetWakeUps(bool any);  // tells each worker after which reply to wake us
   bool AnyDue();
   void ArmBackground();
+  void Raise(RuntimeEvent event, Receiver receiver = Receiver::kFrontEnd);
   void Bump();  // something changed: wakes all waiting threads
   void Fail(const std::string& why);
   WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any,
@@ -372,6 +396,7 @@ class Runtime {
   std::vector<Peer*> due_list_;  // workers with tasks of ours; also read by the poller without the lock
   std::vector<std::pair<Message, std::vector<UniqueFd>>> outbox_;
   std::vector<std::pair<ProcessId, std::string>> peer_outbox_;
+  std::vector<Peer*> holding_back_;  // have something in held_back
   std::vector<Location> free_outbox_;
   std::unordered_map<SegmentId, uint8_t> segment_states_;    // 1 asked for, 2 mapped, 3 does not exist
   std::unordered_map<uint64_t, uint64_t> reserving_;         // request -> bytes
@@ -381,9 +406,15 @@ class Runtime {
   std::unordered_map<uint64_t, ActorAnswer> actor_answers_;
   std::unordered_map<uint64_t, ActorList> actor_lists_;
   std::unordered_map<uint64_t, Object*> given_up_;  // questions, with the handle that was to be created
-  std::deque<RuntimeEvent> events_;
+  struct Events {
+    std::deque<RuntimeEvent> queue;
+    bool ended = false;                // nothing more will come
+    std::atomic<uint32_t> changed{0};  // futex word: NextEvent has something
+  };
+  std::array<Events, 2> events_;  // by receiver
   struct Callback {
-    void* cookie = nullptr;  // the front end's, or:
+    Receiver receiver = Receiver::kFrontEnd;
+    void* cookie = nullptr;  // the receiver's, or:
     std::shared_ptr<Completions> completions;
     uint32_t number = 0;
     uint64_t await = 0;  // with a cookie: which of awaits_
@@ -396,7 +427,6 @@ class Runtime {
   uint32_t others_waiting_ = 0;
   uint32_t any_waiters_ = 0;  // threads for which any reply may matter
   bool segment_announced_ = false;
-  bool finished_ = false;  // nothing more will come
   uint64_t submits_ = 0;
   RuntimeStats stats_;
   std::vector<ReturnedValue> values_scratch_;
@@ -412,9 +442,8 @@ class Runtime {
   uint64_t last_inquiry_ = 0;
   int64_t notice_after_ns_ = 0;
 
-  std::mutex send_mutex_;                  // one sender at a time, taken without mutex_
-  std::atomic<uint32_t> event_{0};         // futex word: something changed
-  std::atomic<uint32_t> front_events_{0};  // futex word: NextEvent has something
+  std::mutex send_mutex_;           // one sender at a time, taken without mutex_
+  std::atomic<uint32_t> event_{0};  // futex word: something changed
   std::atomic<Object*> dropped_{nullptr};
   std::atomic<int64_t> last_drop_wake_ns_{0};
   std::atomic<bool> stopped_{false};
@@ -424,6 +453,11 @@ class Runtime {
 
   SegmentWriter writer_;
   SegmentReader reader_;
+  // Made with the first stream, by the link thread with mutex_ held; then constant. The atomic is for the other
+  // threads.
+  std::unique_ptr<StreamPoller> streams_;
+  std::atomic<StreamPoller*> stream_poller_{nullptr};
+  int64_t late_end_ns_ = 0;  // link thread: when the stream of a dead process had not ended in time
   std::thread link_thread_;
   std::thread background_thread_;
   std::thread::id executor_thread_;

@@ -112,9 +112,7 @@ uint64_t Runtime::Await(Object* object, void* cookie, uint64_t execution) {
   std::unique_lock lock(mutex_);
   if (object->resolved()) {
     AddReference(object);
-    events_.push_back({.kind = RuntimeEvent::kReady, .object = object, .cookie = cookie});
-    front_events_.fetch_add(1);
-    FutexWake(&front_events_);
+    Raise({.kind = RuntimeEvent::kReady, .object = object, .cookie = cookie});
     return 0;
   }
   const uint64_t number = ++last_wait_;
@@ -205,12 +203,10 @@ int64_t Runtime::LookAtAwaits(int64_t now_ns) {
       await.report.look_at_ns = now_ns + kTurnNs;  // something ran in its process meanwhile
     } else if (stuck) {
       AddReference(await.object);
-      events_.push_back({.kind = RuntimeEvent::kStuck,
-                         .text = std::move(await.report.text),
-                         .object = await.object,
-                         .cookie = await.cookie});
-      front_events_.fetch_add(1);
-      FutexWake(&front_events_);
+      Raise({.kind = RuntimeEvent::kStuck,
+             .text = std::move(await.report.text),
+             .object = await.object,
+             .cookie = await.cookie});
       auto callbacks = callbacks_.find(await.object);
       await.object->callbacks -= static_cast<uint32_t>(
           std::erase_if(callbacks->second, [&](const Callback& call) { return call.await == number; }));

@@ -17,6 +17,12 @@ size_t Runtime::Drain() {
   for (size_t i = busy.size(); i-- > 0;) {
     if (i < busy.size()) count += DrainPeer(*peer_of_worker_[static_cast<size_t>(busy[i])]);
   }
+  for (size_t i = holding_back_.size(); i-- > 0;) {
+    Peer* peer = i < holding_back_.size() ? holding_back_[i] : nullptr;
+    if (!peer) continue;
+    count += DrainPeer(*peer);
+    HandleHeldBack(*peer);
+  }
   if (dropped_.load(std::memory_order_relaxed) != nullptr) {
     DrainDrops();
     ++count;
@@ -30,15 +36,35 @@ size_t Runtime::Drain() {
 size_t Runtime::DrainPeer(Peer& peer) {
   size_t count = 0;
   Frame frame;
-  while (peer.channel->Peek(&frame)) {
+  while (peer.channel.Peek(&frame)) {
     ++count;
     ++stats_.replies;
     if (static_cast<FrameType>(frame.type) != FrameType::kReply || !TakeReply(peer, frame.bytes)) {
       Fail("a worker sent something that no worker sends");
       return count;
     }
-    peer.channel->Pop();
+    peer.channel.Pop();
     if (!actions_.empty()) Perform();
+  }
+  if (peer.channel.stream()) count += TakeRevokeOutcomes(peer);
+  return count;
+}
+
+size_t Runtime::TakeRevokeOutcomes(Peer& peer) {
+  size_t count = 0;
+  Ticket ticket;
+  RevokeOutcome outcome;
+  while (peer.channel.NextRevokeOutcome(&ticket, &outcome)) {
+    ++count;
+    // The answer counts for the ticket that was asked about, not for a later push of the same task.
+    const LeasedWorker* worker = owner_->FindWorker(peer.process);
+    for (Task* task = worker ? worker->pushed.first : nullptr; task; task = task->next) {
+      if (task->ticket_sequence != ticket.sequence || task->state != TaskState::kRevoking) continue;
+      stats_.revoked += outcome == RevokeOutcome::kRevoked;
+      owner_->RevokeResolved(task->handle, outcome == RevokeOutcome::kRevoked, CoarseNowNs(), actions_);
+      Perform();
+      break;
+    }
   }
   return count;
 }
@@ -101,7 +127,8 @@ void Runtime::Perform() {
         Task* task = owner_->FindTask(action.number);
         if (!task || task->state != TaskState::kRevoking || task->push != action.id.index) break;
         Peer* peer = peer_of_worker_[action.worker];
-        auto outcome = peer->channel->Revoke({task->ticket_offset, task->ticket_sequence});
+        auto outcome = peer->channel.Revoke({task->ticket_offset, task->ticket_sequence});
+        if (outcome == RevokeOutcome::kPending) break;  // the answer comes with the replies
         stats_.revoked += outcome == RevokeOutcome::kRevoked;
         owner_->RevokeResolved(action.number, outcome == RevokeOutcome::kRevoked, CoarseNowNs(), actions_);
         break;
@@ -177,7 +204,6 @@ void Runtime::Perform() {
       case ActionKind::kResolved: {
         auto it = callbacks_.find(action.object);
         if (it != callbacks_.end()) {
-          bool for_front_end = false;
           for (const Callback& call : it->second) {
             if (call.completions) {
               call.completions->ready.push_back(call.number);  // whoever takes them is woken as all who wait are
@@ -185,15 +211,10 @@ void Runtime::Perform() {
             }
             if (call.await != 0) ForgetAwait(call.await);
             AddReference(action.object);
-            events_.push_back({.kind = RuntimeEvent::kReady, .object = action.object, .cookie = call.cookie});
-            for_front_end = true;
+            Raise({.kind = RuntimeEvent::kReady, .object = action.object, .cookie = call.cookie}, call.receiver);
           }
           action.object->callbacks = 0;
           callbacks_.erase(it);
-          if (for_front_end) {
-            front_events_.fetch_add(1);
-            FutexWake(&front_events_);
-          }
         }
         break;
       }
@@ -218,10 +239,10 @@ bool Runtime::Define(Peer& peer, const TaskTemplate* what) {
   out.Bytes(what->retry_exceptions);
   out.Fixed(what->function->stored_body);
   out.Bytes(what->function->body);
-  uint8_t* room = peer.channel->BeginSend(static_cast<uint32_t>(out.size()));
+  uint8_t* room = peer.channel.BeginSend(static_cast<uint32_t>(out.size()));
   if (!room) return false;
   std::memcpy(room, out.view().data(), out.size());
-  peer.channel->CommitSend(static_cast<uint8_t>(FrameType::kDefine), false, static_cast<uint32_t>(out.size()));
+  peer.channel.CommitSend(static_cast<uint8_t>(FrameType::kDefine), false, static_cast<uint32_t>(out.size()));
   if (peer.defined.size() <= what->number) peer.defined.resize(what->number + 1);
   peer.defined[what->number] = true;
   return true;
@@ -245,10 +266,10 @@ bool Runtime::SendLease(Peer& peer, const LeasedWorker& worker) {
     out.Fixed(number);
     out.Fixed(amount);
   }
-  uint8_t* room = peer.channel->BeginSend(static_cast<uint32_t>(out.size()));
+  uint8_t* room = peer.channel.BeginSend(static_cast<uint32_t>(out.size()));
   if (!room) return false;
   std::memcpy(room, out.view().data(), out.size());
-  peer.channel->CommitSend(static_cast<uint8_t>(FrameType::kLease), false, static_cast<uint32_t>(out.size()));
+  peer.channel.CommitSend(static_cast<uint8_t>(FrameType::kLease), false, static_cast<uint32_t>(out.size()));
   peer.told_lease = worker.lease;
   peer.told_actor = worker.actor != nullptr;
   return true;
@@ -275,7 +296,7 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
     if (value.kind() == ValueKind::kInline) size += static_cast<uint32_t>(value.bytes().size());
     if (value.kind() == ValueKind::kStored) size += sizeof(Location);
   }
-  if (size > peer.channel->MaxFrameBytes()) {
+  if (size > peer.channel.MaxFrameBytes()) {
     // Submit stores arguments that large; only a crowd of small ones passed by reference comes here.
     owner_->FailPushed(task->handle,
                        "UnschedulableError\nthe arguments of task '" + task->what->name +
@@ -284,7 +305,7 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
                        CoarseNowNs(), actions_);
     return true;
   }
-  uint8_t* room = peer.channel->BeginSend(size);
+  uint8_t* room = peer.channel.BeginSend(size);
   if (!room) return false;
   FrameWriter out(room);
   out.Put(TaskHead{.task = task->handle,
@@ -316,7 +337,7 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
     }
   }
   out.PutBytes(task->arguments.view());
-  Ticket ticket = peer.channel->CommitSend(static_cast<uint8_t>(FrameType::kTask), true, size);
+  Ticket ticket = peer.channel.CommitSend(static_cast<uint8_t>(FrameType::kTask), true, size);
   task->ticket_offset = ticket.offset;
   task->ticket_sequence = ticket.sequence;
   if (!peer.to_notify) {
@@ -334,13 +355,13 @@ void Runtime::NotifyPeers(std::unique_lock<std::mutex>& lock) {
     peer->to_notify = false;
     to_notify_.clear();
     lock.unlock();
-    peer->channel->Notify(Audience::kExecutor);
+    peer->channel.NotifySoon();
   } else {
     std::vector<Peer*> peers;
     peers.swap(to_notify_);
     for (Peer* peer : peers) peer->to_notify = false;
     lock.unlock();
-    for (Peer* peer : peers) peer->channel->Notify(Audience::kExecutor);
+    for (Peer* peer : peers) peer->channel.NotifySoon();
   }
   if (has_outgoing_.load(std::memory_order_relaxed)) Flush();
 }
@@ -358,6 +379,17 @@ void Runtime::Route(ProcessId to, const PeerMessage& message) {
   has_outgoing_.store(true, std::memory_order_relaxed);
 }
 
+// On a stream, replies and what the daemon routes go different ways, and nobody keeps their order but we: the receiver
+// handles the payload only after the replies that were written before.
+void Runtime::PutAfter(ProcessId to, std::string& payload) {
+  auto it = submitters_.find(to);
+  if (it == submitters_.end() || !it->second->channel.stream()) return;
+  std::string after;
+  EncodePeerMessage({.kind = PeerMessageKind::kAfter, .count = it->second->channel.stream()->committed_frames()},
+                    after);
+  payload.insert(0, after);
+}
+
 void Runtime::Flush() {
   std::lock_guard sending(send_mutex_);
   std::vector<std::pair<Message, std::vector<UniqueFd>>> messages;
@@ -369,6 +401,7 @@ void Runtime::Flush() {
     // Routed messages first: who borrows what must be told before the lease of the worker concerned is returned. Should
     // we die in between, it dies with us and is forgotten; after the return nobody would take it back.
     for (auto& [to, payload] : peer_outbox_) {
+      if (streams_) PutAfter(to, payload);
       messages.emplace_back(RouteTo{.to = to, .payload = std::move(payload)}, std::vector<UniqueFd>());
     }
     peer_outbox_.clear();
@@ -381,7 +414,8 @@ void Runtime::Flush() {
     has_outgoing_.store(false, std::memory_order_relaxed);
     stats_.messages_sent += messages.size();
   }
-  for (Peer* peer : peers) peer->channel->Notify(Audience::kExecutor);
+  for (Peer* peer : peers) peer->channel.Notify(Audience::kExecutor);
+  if (auto* poller = stream_poller_.load(std::memory_order_acquire)) poller->FlushGathered();
   for (auto& [message, fds] : messages) {
     std::vector<SharedFd> shared;
     for (UniqueFd& fd : fds) shared.push_back(ShareFd(std::move(fd)));

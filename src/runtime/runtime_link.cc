@@ -8,6 +8,15 @@
 #include "runtime/runtime.h"
 
 namespace weft::core {
+namespace {
+
+constexpr int64_t kMillisecondNs = 1'000'000;
+// How long the bytes of a dead process may still be on their way. Longer than a lost packet is sent again after.
+constexpr int64_t kEndNs = 500 * kMillisecondNs;
+constexpr int64_t kShortEndNs = 5 * kMillisecondNs;
+constexpr int64_t kLateEndsTogetherNs = 10'000 * kMillisecondNs;
+
+}  // namespace
 
 // Blocks until a whole message is there; nothing if the daemon is gone. Link thread (and handshake).
 std::optional<ReceivedMessage> Runtime::NextMessage() {
@@ -31,9 +40,32 @@ void Runtime::SendQueued() {
   }
 }
 
+// What the dead had sent is taken in before its death is handled. Its kernel has closed the connection by the time that
+// its daemon hears of the death, so this waits for bytes on their way only, unless its whole machine is gone, or a
+// child of it still has the socket: then for a moment, and no longer for each of many at once.
+void Runtime::EndStreams(ProcessId dead) {
+  if (!streams_) return;
+  std::vector<SharedStream*> ending;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto* peers : {&workers_, &submitters_}) {
+      auto it = peers->find(dead);
+      if (it != peers->end() && it->second->channel.stream()) ending.push_back(it->second->channel.stream());
+    }
+  }
+  for (SharedStream* stream : ending) {
+    const int64_t now = NowNs();
+    const bool late = late_end_ns_ != 0 && now - late_end_ns_ < kLateEndsTogetherNs;
+    if (!stream->AwaitEnd(now + (late ? kShortEndNs : kEndNs))) late_end_ns_ = NowNs();
+  }
+}
+
 void Runtime::LinkLoop() {
   for (;;) {
     auto received = NextMessage();
+    if (received) {
+      if (auto* died = std::get_if<ProcessDied>(&received->message)) EndStreams(died->process);
+    }
     std::unique_lock lock(mutex_);
     if (!received) {
       if (is_worker_ && !stopped()) ::_exit(0);  // the daemon is gone, and user code may hold the GIL for ever
@@ -59,13 +91,27 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     if (!channel) return Fail(channel.error().message);
     auto peer = std::make_unique<Peer>();
     peer->process = m->peer;
-    peer->channel = std::move(*channel);
-    if (m->first_side != 0) {
-      workers_[m->peer] = std::move(peer);
-    } else {
-      if (executor_) executor_->Adopt(peer.get());
-      submitters_[m->peer] = std::move(peer);
+    peer->channel = PeerChannel(std::move(*channel));
+    AddPeer(std::move(peer), m->first_side != 0);
+  } else if (auto* m = std::get_if<StreamOpened>(&message)) {
+    if (fds.size() != 1 || m->own_slot >= kDoorbellSlots) {
+      return Fail("the node daemon announced a stream without its socket");
     }
+    if (!streams_) {
+      auto started = StreamPoller::Start(doorbell_->memory());
+      if (!started) return Fail(started.error().message);
+      streams_ = std::move(*started);
+      stream_poller_.store(streams_.get(), std::memory_order_release);
+    }
+    auto peer = std::make_unique<Peer>();
+    peer->process = m->peer;
+    // To a submitter come replies, to a worker come tasks.
+    auto stream = std::make_unique<SharedStream>(std::move(fds[0]), *streams_, m->own_slot,
+                                                 m->first_side != 0 ? Audience::kAnyone : Audience::kExecutor);
+    SharedStream* added = stream.get();
+    peer->channel = PeerChannel(std::move(stream));
+    AddPeer(std::move(peer), m->first_side != 0);
+    if (auto status = streams_->Add(added); !status.ok()) return Fail(status.error().message);
   } else if (auto* m = std::get_if<LeaseGranted>(&message)) {
     auto it = workers_.find(m->worker);
     if (it == workers_.end()) return Fail("the node daemon granted a lease without a channel");
@@ -93,6 +139,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     // What the dead had replied still counts.
     if (auto it = workers_.find(m->process); it != workers_.end()) {
       DrainPeer(*it->second);
+      HandleHeldBack(*it->second);
       it->second->dead = true;
     }
     if (auto it = submitters_.find(m->process); it != submitters_.end()) it->second->dead = true;
@@ -120,20 +167,19 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<TrimMemory>(&message)) {
     if (uint64_t released = writer_.Trim(m->bytes)) Send(ReleaseMemory{.bytes = released});
   } else if (auto* m = std::get_if<Routed>(&message)) {
-    // A process's routed messages come after its replies: what it replied before it sent this is in its ring.
+    // A process's routed messages come after its replies: what it replied before it sent this is in its ring. Of what
+    // it replied on a stream, part may be on its way; then the message waits for it (kAfter).
     if (auto it = workers_.find(m->from); it != workers_.end()) DrainPeer(*it->second);
     HandlePeerMessages(m->from, m->payload);
   } else if (auto* m = std::get_if<ObjectsFreed>(&message)) {
     for (const Location& location : m->locations) writer_.Free(location);
     if (background_idle_) doorbell_->WakeBackground();
   } else if (auto* m = std::get_if<WorkerOutput>(&message)) {
-    events_.push_back({.kind = RuntimeEvent::kOutput,
-                       .pid = m->pid,
-                       .is_stderr = m->is_stderr != 0,
-                       .text = std::move(m->text),
-                       .name = std::move(m->name)});
-    front_events_.fetch_add(1);
-    FutexWake(&front_events_);
+    Raise({.kind = RuntimeEvent::kOutput,
+           .pid = m->pid,
+           .is_stderr = m->is_stderr != 0,
+           .text = std::move(m->text),
+           .name = std::move(m->name)});
   } else if (auto* m = std::get_if<AskState>(&message)) {
     Send(StateReport{.request = m->request, .report = ReportState(m->limit)});
   } else if (auto* m = std::get_if<ShapeAnswer>(&message)) {
@@ -156,49 +202,87 @@ void Runtime::NumberPeer(Peer* peer) {
   peer_of_worker_[number] = peer;
 }
 
+void Runtime::AddPeer(std::unique_ptr<Peer> peer, bool first_side) {
+  const ProcessId process = peer->process;
+  if (first_side) {
+    workers_[process] = std::move(peer);
+  } else {
+    if (executor_) executor_->Adopt(peer.get());
+    submitters_[process] = std::move(peer);
+  }
+}
+
 void Runtime::HandlePeerMessages(ProcessId from, std::string_view payload) {
   std::vector<PeerMessage> messages;
   if (!DecodePeerMessages(payload, messages)) return;
-  for (PeerMessage& m : messages) {
-    switch (m.kind) {
-      case PeerMessageKind::kMention:
-        owner_->BorrowerMentioned(m.id, m.process, static_cast<int64_t>(m.count), actions_);
-        break;
-      case PeerMessageKind::kGiveBack:
-        owner_->BorrowerMentioned(m.id, m.process, -static_cast<int64_t>(m.count), actions_);
-        break;
-      case PeerMessageKind::kAskValue:
-        owner_->ValueAsked(m.id, from, actions_);
-        break;
-      case PeerMessageKind::kCancelObject:
-        if (Object* object = owner_->Find(m.id); object && !object->borrowed) {
-          owner_->Cancel(object, (m.count & 1) != 0, (m.count & 2) != 0, CoarseNowNs(), actions_);
-        }
-        break;
-      case PeerMessageKind::kCancelTask:
-        if (executor_) executor_->CancelRunning(from, m.id.index, (m.count & 1) != 0, (m.count & 2) != 0);
-        break;
-      case PeerMessageKind::kValue: {
-        if (m.id.owner != from || m.value_kind == 0 || m.value_kind > 4) break;
-        ReturnedValue value{.kind = static_cast<ValueKind>(m.value_kind),
-                            .bytes = m.bytes,
-                            .location = m.location,
-                            .contained = std::move(m.contained)};
-        owner_->ValueReceived(m.id, value, actions_);
-        break;
-      }
-      case PeerMessageKind::kEntrust:
-        if (m.id.owner == from) KeepActor(from, m.id, m.bytes);
-        break;
-      case PeerMessageKind::kAskWhy:
-        AnswerWhy(from, m.id, m.count);
-        break;
-      case PeerMessageKind::kWhy:
-        if (m.id.owner == from) WhyAnswered(m.count, m.id, m.bytes);
-        break;
-    }
-    if (!actions_.empty()) Perform();
+  auto worker = workers_.find(from);
+  if (worker != workers_.end() && worker->second->channel.stream()) {
+    Peer& peer = *worker->second;
+    if (peer.held_back.empty()) holding_back_.push_back(&peer);
+    for (PeerMessage& message : messages) peer.held_back.push_back(std::move(message));
+    return HandleHeldBack(peer);
   }
+  for (PeerMessage& message : messages) HandlePeerMessage(from, message);
+}
+
+void Runtime::HandleHeldBack(Peer& peer) {
+  if (peer.held_back.empty()) return;
+  SharedStream& stream = *peer.channel.stream();
+  while (!peer.held_back.empty()) {
+    PeerMessage& first = peer.held_back.front();
+    if (first.kind == PeerMessageKind::kAfter) {
+      const auto missing = static_cast<int32_t>(static_cast<uint32_t>(first.count) - stream.popped_frames());
+      Frame frame;
+      if (missing > 0 && !(stream.receive_ended() && !stream.Peek(&frame))) return;
+    }
+    PeerMessage message = std::move(first);
+    peer.held_back.pop_front();
+    HandlePeerMessage(peer.process, message);
+  }
+  std::erase(holding_back_, &peer);
+}
+
+void Runtime::HandlePeerMessage(ProcessId from, PeerMessage& m) {
+  switch (m.kind) {
+    case PeerMessageKind::kAfter:
+      break;  // it is
+    case PeerMessageKind::kMention:
+      owner_->BorrowerMentioned(m.id, m.process, static_cast<int64_t>(m.count), actions_);
+      break;
+    case PeerMessageKind::kGiveBack:
+      owner_->BorrowerMentioned(m.id, m.process, -static_cast<int64_t>(m.count), actions_);
+      break;
+    case PeerMessageKind::kAskValue:
+      owner_->ValueAsked(m.id, from, actions_);
+      break;
+    case PeerMessageKind::kCancelObject:
+      if (Object* object = owner_->Find(m.id); object && !object->borrowed) {
+        owner_->Cancel(object, (m.count & 1) != 0, (m.count & 2) != 0, CoarseNowNs(), actions_);
+      }
+      break;
+    case PeerMessageKind::kCancelTask:
+      if (executor_) executor_->CancelRunning(from, m.id.index, (m.count & 1) != 0, (m.count & 2) != 0);
+      break;
+    case PeerMessageKind::kValue: {
+      if (m.id.owner != from || m.value_kind == 0 || m.value_kind > 4) break;
+      ReturnedValue value{.kind = static_cast<ValueKind>(m.value_kind),
+                          .bytes = m.bytes,
+                          .location = m.location,
+                          .contained = std::move(m.contained)};
+      owner_->ValueReceived(m.id, value, actions_);
+      break;
+    }
+    case PeerMessageKind::kEntrust:
+      if (m.id.owner == from) KeepActor(from, m.id, m.bytes);
+      break;
+    case PeerMessageKind::kAskWhy:
+      AnswerWhy(from, m.id, m.count);
+      break;
+    case PeerMessageKind::kWhy:
+      if (m.id.owner == from) WhyAnswered(m.count, m.id, m.bytes);
+      break;
+  }
+  if (!actions_.empty()) Perform();
 }
 
 }  // namespace weft::core

@@ -174,6 +174,20 @@ WaitOutcome Runtime::TakeCompletions(Completions& from, int64_t deadline_ns, std
   return outcome;
 }
 
+WaitOutcome Runtime::WaitUntilTold(const std::function<bool()>& ready) {
+  std::unique_lock lock(mutex_);
+  // Any reply may matter: a callback of it may be what makes it ready.
+  auto outcome = WaitUntil(lock, -1, true, ready);
+  NotifyPeers(lock);
+  return outcome;
+}
+
+void Runtime::WakeWaiters() {
+  // With the lock: between the question whether it is ready and the sleep there is no gap.
+  std::lock_guard lock(mutex_);
+  Bump();
+}
+
 void Runtime::SetWakeUps(bool any) {
   const auto& workers = owner_->workers();
   due_list_.clear();
@@ -181,7 +195,7 @@ void Runtime::SetWakeUps(bool any) {
     const auto i = static_cast<size_t>(number);
     due_list_.push_back(peer_of_worker_[i]);
     size_t wanted = any ? 1 : owner_->RepliesUntilWanted(workers[i]);
-    peer_of_worker_[i]->channel->AskWakeAfter(wanted);
+    peer_of_worker_[i]->channel.AskWakeAfter(wanted);
   }
 }
 
@@ -189,7 +203,7 @@ bool Runtime::AnyDue() {
   // Called without the lock by the one poller, which made the list (SetWakeUps) before it unlocked; nobody else makes
   // one while somebody polls. Channels live as long as the runtime.
   for (Peer* peer : due_list_) {
-    if (peer->channel->WakeIsDue()) return true;
+    if (peer->channel.WakeIsDue()) return true;
   }
   return false;
 }

@@ -172,6 +172,8 @@ Happening HappeningOf(const Message& message) {
         return Happening::kWhy;
       case PeerMessageKind::kEntrust:
         break;  // no actor is kept for its creator in the simulator
+      case PeerMessageKind::kAfter:
+        break;
     }
   }
   if (std::holds_alternative<WorkerReady>(message)) return Happening::kWorkerReady;

@@ -65,6 +65,7 @@ struct SimulatedReply {
       case ReplyKind::kValues:
         return Happening::kValues;
       case ReplyKind::kTaskError:
+      case ReplyKind::kRefused:  // never: simulated workers know every function
         return Happening::kTaskError;
       case ReplyKind::kRetryableError:
         return Happening::kRetryableError;

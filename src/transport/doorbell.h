@@ -122,6 +122,8 @@ class Doorbell {
   static Result<std::unique_ptr<Doorbell>> Open(int fd);
   // On memory that is mapped already, so that both sides can live in one process (tests).
   explicit Doorbell(std::shared_ptr<Mapping> memory);
+  // For a thread of the owner that rings on behalf of those who cannot reach the page (PeerDoorbell on it).
+  const std::shared_ptr<Mapping>& memory() const { return memory_; }
 
   bool AnyRung(Audience audience) const { return page_->rung[static_cast<int>(audience)].summary.load() != 0; }
   bool AnyRung() const { return AnyRung(Audience::kAnyone) || AnyRung(Audience::kExecutor); }

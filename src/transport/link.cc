@@ -133,7 +133,8 @@ void Link::UpdateWatch() {
       break;
     case State::kOpen:
       if (!paused_ && stash_.empty()) events |= EPOLLIN;
-      if ((to_send && !corked_) || send_failed_) events |= EPOLLOUT;
+      // Who was told that the queue is full is told when it no longer is, even if nothing is left to send.
+      if (((to_send || was_full_) && !corked_) || send_failed_) events |= EPOLLOUT;
       break;
     case State::kRelaying:
       if (to_process_.size() < kMaxRelayBytes) events |= EPOLLIN;
@@ -833,7 +834,7 @@ void Link::Tick(int64_t now_ns) {
   const std::shared_ptr<const bool> destroyed = destroyed_;
   if (now_ns >= deadline_ns_) {
     if (state_ == State::kLingering) return listener_->LinkEnded(this);
-    if (state_ == State::kHandshake) {
+    if (state_ == State::kHandshake && handshake_->state() == Handshake::State::kRunning) {
       handshake_->TimedOut(settings_.handshake_timeout_ns);
       EndHandshake();
     } else if (state_ == State::kClosing) {

@@ -94,7 +94,7 @@ class Link {
   void Cork(bool corked);
   size_t queued_bytes() const { return queued_bytes_; }
 
-  // No more messages from the next one on, until resumed. For a receiver that cannot keep up.
+  // No more messages from the next one on, until resumed or the peer is gone. For a receiver that cannot keep up.
   void PauseReading(bool paused);
   // The payload of the chunk that is being received has no place any more; the rest of it is dropped.
   void DiscardChunk();

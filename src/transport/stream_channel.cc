@@ -286,6 +286,12 @@ void StreamChannel::EndReceiving() {
   to_ask_.clear();
 }
 
+void StreamChannel::End() {
+  if (!receive_ended_) EndReceiving();
+  send_ended_ = true;
+  socket_.Reset();
+}
+
 void StreamChannel::Trim() {
   if (unsent_.empty()) unsent_.shrink_to_fit();
   if (begun_.empty()) begun_.shrink_to_fit();

@@ -68,6 +68,17 @@ class StreamChannel final : public Channel {
   bool wants_flush() const { return !send_ended_ && unsent_start_ < unsent_.size(); }
   // The peer is gone: nothing more will arrive or can be sent.
   bool gone() const { return receive_ended_ || send_ended_; }
+  // Nothing more is taken from the socket. What was received can still be read.
+  bool receive_ended() const { return receive_ended_; }
+  // As if the connection had ended, and closes the socket. For a peer that is known to be dead.
+  void End();
+
+  // Frames that were committed here, and frames that were popped here, since the beginning, modulo 2^32.
+  uint32_t committed_frames() const { return next_sequence_; }
+  uint32_t received_frames() const { return received_; }
+  uint32_t popped_frames() const { return received_ - static_cast<uint32_t>(incoming_.size()); }
+  bool has_outcomes() const { return !outcomes_.empty(); }
+  size_t unsent_bytes() const { return unsent_.size() - unsent_start_; }
 
   uint32_t MaxFrameBytes() const override { return kMaxFrame; }
   uint8_t* BeginSend(uint32_t size) override;
@@ -98,7 +109,6 @@ class StreamChannel final : public Channel {
     Unread state = Unread::kPlain;
   };
 
-  size_t unsent_bytes() const { return unsent_.size() - unsent_start_; }
   std::deque<Unsent>::iterator FindUnsent(uint32_t sequence);
   void AppendHeader(const StreamHeader& header);
   void AppendControl(StreamHeader::Kind kind, uint32_t sequence) { AppendHeader({0, sequence, kind, 0, 0}); }

@@ -27,6 +27,9 @@ struct LinkEnd : Link::Handler {
   std::string chunk;
   std::function<void(Link&, std::string_view)> on_message;
   std::function<void(Link&)> on_ready;
+  std::function<void()> on_closed;
+  std::function<void()> around_chunk;  // and after one
+  bool refuse_chunks = false;
 
   void LinkReady(Link& ready_link, std::string_view peer_hello) override {
     ready = true;
@@ -38,15 +41,22 @@ struct LinkEnd : Link::Handler {
     if (on_message) on_message(from, bytes);
   }
   uint8_t* LinkChunkBegan(Link&, std::string_view, size_t payload_bytes) override {
+    if (around_chunk) around_chunk();
+    if (refuse_chunks) return nullptr;
     chunk.assign(payload_bytes, '\0');
     return reinterpret_cast<uint8_t*>(chunk.data());
   }
-  void LinkChunkEnded(Link&, std::string_view header) override { chunks.emplace_back(header, std::move(chunk)); }
+  void LinkChunkEnded(Link&, std::string_view header) override {
+    chunks.emplace_back(header, std::move(chunk));
+    chunk.clear();
+    if (around_chunk) around_chunk();
+  }
   void LinkDrained(Link&) override { drained = true; }
   void LinkClosed(Link&, const Error& error) override {
     closed = true;
     why = error.message;
     kind = error.kind;
+    if (on_closed) on_closed();
   }
 };
 
@@ -82,7 +92,7 @@ struct LinkPair : LinkListener::AcceptHandler {
     const int64_t give_up_ns = NowNs() + 20'000'000'000;
     while (!condition()) {
       if (NowNs() > give_up_ns) return false;
-      int64_t next = NowNs() + 20'000'000;
+      int64_t next = NowNs() + 1'000'000;
       if (listener) next = std::min(next, listener->NextDeadline());
       for (LinkEnd* end : ends()) next = std::min(next, end->link->NextDeadline());
       loop.Wait(next);

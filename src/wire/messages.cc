@@ -60,6 +60,10 @@ void Fields(V& v, ChannelOpened& m) {
   v(m.peer, m.own_slot, m.peer_slot, m.first_side);
 }
 template <class V>
+void Fields(V& v, StreamOpened& m) {
+  v(m.peer, m.own_slot, m.first_side);
+}
+template <class V>
 void Fields(V& v, LeaseGranted& m) {
   v(m.shape, m.lease, m.worker, m.gpus);
 }
@@ -94,6 +98,10 @@ void Fields(V& v, ObjectsFreed& m) {
 template <class V>
 void Fields(V& v, WorkerOutput& m) {
   v(m.worker, m.pid, m.is_stderr, m.text, m.name);
+}
+template <class V>
+void Fields(V& v, SessionRefused& m) {
+  v(m.why);
 }
 template <class V>
 void Fields(V& v, LeaseRefused& m) {

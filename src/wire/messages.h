@@ -149,6 +149,11 @@ struct ChannelOpened {  // with two descriptors: the channel's memory and the pe
   uint32_t peer_slot = 0;  // bit in the peer's
   uint8_t first_side = 0;  // 1 for the submitter, which uses the first ring to send
 };
+struct StreamOpened {  // with one descriptor: a connected stream socket, instead of a channel in shared memory
+  ProcessId peer;
+  uint32_t own_slot = 0;   // bit in this process's doorbell bitmap
+  uint8_t first_side = 0;  // 1 for the submitter
+};
 // GPUs by number, with the amount of each.
 using AssignedGpus = std::vector<std::pair<uint32_t, int64_t>>;
 
@@ -191,6 +196,9 @@ struct WorkerOutput {
   uint8_t is_stderr = 0;
   std::string text;  // whole lines unless a line is longer than 64 kB
   std::string name;  // of the actor's class, or of the function if it is known; else empty
+};
+struct SessionRefused {  // to a driver, instead of Welcome
+  std::string why;
 };
 struct LeaseRefused {  // no worker can be had for this shape, ever
   ResourceAmounts shape;
@@ -294,7 +302,7 @@ using Message =
                  ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
-                 ShapeAnswer, KeepActor>;
+                 ShapeAnswer, KeepActor, SessionRefused, StreamOpened>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -11,7 +11,8 @@ void EncodePeerMessage(const PeerMessage& message, std::string& out) {
   if (message.kind == PeerMessageKind::kMention || message.kind == PeerMessageKind::kGiveBack) {
     w.Fixed(message.process);
     w.Fixed(message.count);
-  } else if (message.kind == PeerMessageKind::kCancelObject || message.kind == PeerMessageKind::kCancelTask) {
+  } else if (message.kind == PeerMessageKind::kCancelObject || message.kind == PeerMessageKind::kCancelTask ||
+             message.kind == PeerMessageKind::kAfter) {
     w.Fixed(message.count);
   } else if (message.kind == PeerMessageKind::kValue) {
     w.Fixed(message.value_kind);
@@ -44,6 +45,7 @@ bool DecodePeerMessages(std::string_view payload, std::vector<PeerMessage>& out)
         break;
       case PeerMessageKind::kCancelObject:
       case PeerMessageKind::kCancelTask:
+      case PeerMessageKind::kAfter:
         message.count = r.Fixed<uint64_t>();
         break;
       case PeerMessageKind::kValue: {

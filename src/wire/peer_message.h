@@ -25,6 +25,7 @@ enum class PeerMessageKind : uint8_t {
   kAskWhy = 7,        // why is `id` of the receiver pending; index 0: who waits there? `count` numbers the question
   kWhy = 8,           // the answer; `bytes` is an ObjectFact or a ProcessFact (wait_facts.h)
   kEntrust = 9,       // to the driver: how to start the sender's detached actor `id`, in `bytes`
+  kAfter = 10,        // what follows comes after the sender's first `count` replies on its stream to the receiver
 };
 
 struct PeerMessage {

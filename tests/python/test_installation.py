@@ -130,6 +130,27 @@ def test_project_of_the_document(prefix, tmp_path):
     assert run(tmp_path / "build" / "hello") == f"49 with weft {VERSION}\n"
 
 
+def test_library_that_uses_weft_inside(prefix, tmp_path):
+    """Its workers are the installed `weft worker` with the library; the program that loads it knows nothing of weft."""
+    for name in ("inner.cc", "outer.cc"):
+        shutil.copy(ROOT / "tests" / "cpp" / "library" / name, tmp_path)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.22)\nproject(inside LANGUAGES CXX)\nfind_package(weft REQUIRED)\n"
+        "add_compile_options(-Wall -Wextra -Werror)\nset(CMAKE_CXX_EXTENSIONS OFF)\n"
+        "weft_add_task_library(inner inner.cc)\n"
+        "add_executable(outer outer.cc)\ntarget_link_libraries(outer PRIVATE ${CMAKE_DL_LIBS})\n"
+    )
+    build = tmp_path / "build"
+    run("cmake", "-S", tmp_path, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}")
+    run("cmake", "--build", build)
+    assert run(build / "outer", build / "libinner.so", cwd="/") == f"sum {3 * sum(range(100))}\n"
+    # Also where it was moved to, by another name.
+    moved = tmp_path / "elsewhere" / "plugin.so"
+    moved.parent.mkdir()
+    os.rename(build / "libinner.so", moved)
+    assert run(build / "outer", moved, cwd="/") == f"sum {3 * sum(range(100))}\n"
+
+
 def test_another_minor_version_is_not_accepted(prefix, tmp_path):
     major, minor, _ = VERSION.split(".")
     (tmp_path / "CMakeLists.txt").write_text(

@@ -174,6 +174,10 @@ void KillActor(core::Object* handle, bool no_restart);
 void Cancel(core::Object* object, bool force, bool recursive);
 // Calls back once, on a thread of weft's, when the object is resolved (or the session has ended).
 void CallWhenReady(core::Object* object, void (*callback)(void* context), void* context);
+// In a task: waits until `done`, as get does: others may use its CPU, and it can be cancelled. False, at once: this
+// thread runs no task. Who sets it calls WakeTasks afterwards.
+bool WaitInTask(const std::atomic<bool>& done);
+void WakeTasks() noexcept;
 
 [[noreturn]] void ThrowNotOfType(const char* wanted, int tag);
 [[noreturn]] void ThrowOutOfRange(const char* wanted);

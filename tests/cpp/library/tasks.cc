@@ -3,8 +3,12 @@
 #include <weft/library.h>
 #include <weft/weft.h>
 
+#include <atomic>
 #include <csignal>
+#include <fstream>
+#include <future>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -61,6 +65,62 @@ int64_t sleeps() {
   return 1;
 }
 
+// Waiting without a thread.
+weft::Async<int64_t> added_up(std::vector<weft::Ref<int64_t>> refs) {
+  int64_t sum = 0;
+  for (const auto& ref : refs) sum += co_await ref;
+  co_return sum + co_await weft::remote<add>(1, 2);
+}
+int64_t awaits(int64_t count) {
+  std::vector<weft::Ref<int64_t>> refs;
+  for (int64_t i = 0; i < count; ++i) refs.push_back(weft::remote<add>(i, 0));
+  std::vector<weft::Async<int64_t>> sums;
+  for (int i = 0; i < 10; ++i) sums.push_back(added_up(refs));
+  int64_t sum = 0;
+  for (auto& each : sums) sum += each.get();
+  return sum;
+}
+weft::Async<int64_t> awaits_one(weft::Ref<int64_t> ref) { co_return co_await ref; }
+int64_t awaits_ref(weft::Ref<int64_t> ref) { return awaits_one(std::move(ref)).get(); }
+std::string calls_back(weft::Ref<int64_t> ref) {
+  auto told = std::make_shared<std::promise<std::string>>();
+  weft::on_ready(ref, [told](weft::Result<int64_t> result) {
+    told->set_value(result ? std::to_string(*result) : result.error_name());
+  });
+  return told->get_future().get();
+}
+
+// An actor whose coroutines go on while it serves other calls.
+class Gatherer {
+ public:
+  Gatherer() = default;
+  explicit Gatherer(std::string mark) : mark_(std::move(mark)) {}
+  void add(weft::Ref<int64_t> ref) { pending_.push_back(take(std::move(ref))); }
+  int64_t taken() const { return taken_; }
+  int64_t sum() {
+    int64_t sum = 0;
+    for (auto& each : pending_) sum += each.get();
+    pending_.clear();
+    return sum;
+  }
+
+ private:
+  weft::Async<int64_t> take(weft::Ref<int64_t> ref) {
+    std::string mark = mark_;
+    try {
+      int64_t value = co_await ref;
+      ++taken_;
+      co_return value;
+    } catch (const weft::WeftError& error) {
+      if (!mark.empty()) std::ofstream(mark) << error.what();
+      throw;
+    }
+  }
+  std::string mark_;
+  std::atomic<int64_t> taken_{0};
+  std::vector<weft::Async<int64_t>> pending_;
+};
+
 class Counter {
  public:
   explicit Counter(int64_t start) : value_(start) {}
@@ -96,6 +156,11 @@ const weft::Library tasks =
         .function<follow>("follow")
         .function<where>("where")
         .function<sleeps>("sleeps")
+        .function<awaits>("awaits")
+        .function<awaits_ref>("awaits_ref")
+        .function<calls_back>("calls_back")
+        .actor<Gatherer, std::string>(
+            "Gatherer", weft::methods<&Gatherer::add, &Gatherer::taken, &Gatherer::sum>("add", "taken", "sum"))
         .function<call_counter>("call_counter")
         .function<make_counter>("make_counter")
         .actor<Counter, int64_t>(

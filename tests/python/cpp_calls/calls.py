@@ -1,6 +1,8 @@
-"""What tests/cpp/library/calls_python.cc calls."""
+"""What tests/cpp/library/calls_python.cc and python_faults.cc call."""
 
 import asyncio
+import os
+import time
 
 import numpy
 import weft
@@ -35,9 +37,28 @@ def fails(text):
     raise KeyError(text)
 
 
+def hold(mark):
+    """Says where it runs, and waits until it is killed or may go. A second time it ends at once."""
+    if os.path.exists(mark):
+        return "again"
+    with open(mark + ".new", "w") as file:
+        file.write(str(os.getpid()))
+    os.rename(mark + ".new", mark)
+    deadline = time.monotonic() + 60
+    while not os.path.exists(mark + ".go") and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return "went"
+
+
 class Counter:
     def __init__(self, start):
         self.value = start
+
+    def pid(self):
+        return os.getpid()
+
+    def parent(self):
+        return os.getppid()
 
     def increment(self, by):
         self.value += by

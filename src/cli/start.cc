@@ -1,0 +1,332 @@
+#include "cli/start.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <pwd.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "node/node_daemon.h"
+#include "os/abstract_socket.h"
+#include "os/cpu_count.h"
+#include "os/fd.h"
+#include "os/tcp.h"
+#include "os/token_file.h"
+#include "scheduling/resources.h"
+
+namespace weft::core {
+namespace {
+
+constexpr const char* kStartHelp =
+    "usage: weft start --head [options]             begin a cluster with this machine as its first node\n"
+    "       weft start --address=HOST:PORT [options]  add this machine to the cluster of that head\n"
+    "\n"
+    "options:\n"
+    "  --port=N            where the head listens (default 6380; 0: any free port)\n"
+    "  --host=ADDRESS      on which address this node listens (default 127.0.0.1: only this machine can reach it)\n"
+    "  --num-cpus=N        CPUs that tasks may use (default: those this process may use)\n"
+    "  --num-gpus=N        GPUs (default 0)\n"
+    "  --resource=NAME=N   a resource of your own; may be given several times\n"
+    "  --object-store-memory=BYTES\n"
+    "  --name=NAME         of the node (default: the machine's)\n"
+    "  --token-file=FILE   the secret that nodes know each other by (default ~/.weft/token; made if it is missing)\n"
+    "  --block             stay in the foreground until stopped\n";
+
+constexpr const char* kStopHelp =
+    "usage: weft stop [--address=HOST:PORT]\n"
+    "Ends the lasting nodes that this user has started on this machine, or those of one cluster.\n";
+
+constexpr int64_t kStopWaitNs = 5'000'000'000;
+
+struct Mistake {
+  std::string what;
+};
+
+// "--name=value", "--name value" or "--name" (a flag); each at most once, except those in `several`.
+class Arguments {
+ public:
+  Arguments(int count, char** arguments, const std::vector<std::string>& valued,
+            const std::vector<std::string>& flags) {
+    auto known = [](const std::vector<std::string>& list, const std::string& name) {
+      return std::find(list.begin(), list.end(), name) != list.end();
+    };
+    for (int i = 0; i < count; ++i) {
+      std::string text = arguments[i], name = text.substr(0, text.find('='));
+      const bool has_value = name.size() < text.size();
+      if (known(flags, name)) {
+        if (has_value) throw Mistake{name + " takes no value"};
+        values_[name].emplace_back();
+      } else if (known(valued, name)) {
+        if (!has_value && i + 1 >= count) throw Mistake{name + " needs a value"};
+        values_[name].push_back(has_value ? text.substr(name.size() + 1) : arguments[++i]);
+      } else {
+        throw Mistake{"there is no option '" + text + "'"};
+      }
+    }
+  }
+  bool Has(const std::string& name) const { return values_.contains(name); }
+  std::string Get(const std::string& name, const std::string& otherwise = "") const {
+    auto found = values_.find(name);
+    if (found == values_.end()) return otherwise;
+    if (found->second.size() > 1) throw Mistake{name + " is given twice"};
+    return found->second[0];
+  }
+  std::vector<std::string> All(const std::string& name) const {
+    auto found = values_.find(name);
+    return found == values_.end() ? std::vector<std::string>() : found->second;
+  }
+  std::optional<double> Number(const std::string& name, bool whole) const {
+    return Has(name) ? std::optional(Parse(name, Get(name), whole)) : std::nullopt;
+  }
+  static double Parse(const std::string& name, const std::string& text, bool whole) {
+    char* end;
+    const double value = std::strtod(text.c_str(), &end);
+    const bool valid = !text.empty() && *end == '\0' && std::isfinite(value) && value >= 0 && value <= 1e15;
+    if (!valid || (whole && value != std::floor(value))) {
+      throw Mistake{name + " must be a " + (whole ? "whole " : "") + "number that is not negative, not '" + text + "'"};
+    }
+    return value;
+  }
+
+ private:
+  std::map<std::string, std::vector<std::string>> values_;
+};
+
+ResourceAmounts Resources(const Arguments& arguments) {
+  std::map<std::string, double> amounts;
+  amounts[std::string(kCpu)] = arguments.Number("--num-cpus", true).value_or(AllowedCpus());
+  amounts[std::string(kGpu)] = arguments.Number("--num-gpus", true).value_or(0);
+  for (const std::string& text : arguments.All("--resource")) {
+    const size_t equals = text.find('=');
+    const std::string name = text.substr(0, equals);
+    if (equals == std::string::npos || name.empty()) throw Mistake{"--resource wants NAME=N, not '" + text + "'"};
+    if (name == kCpu || name == kGpu) throw Mistake{name + " is given by --num-cpus or --num-gpus"};
+    if (!amounts.emplace(name, Arguments::Parse("--resource=" + name, text.substr(equals + 1), false)).second) {
+      throw Mistake{"resource '" + name + "' is given twice"};
+    }
+  }
+  ResourceAmounts result;
+  for (const auto& [name, amount] : amounts) {
+    const auto units = static_cast<int64_t>(std::llround(amount * static_cast<double>(kResourceUnit)));
+    if (units > 0) result.emplace_back(name, units);
+  }
+  if (!IsValidShape(result)) throw Mistake{"these are more resources than any machine has"};
+  return result;
+}
+
+std::string HomeFolder() {
+  if (const char* home = std::getenv("HOME"); home && *home) return home;
+  const passwd* entry = ::getpwuid(::geteuid());
+  return entry && entry->pw_dir ? entry->pw_dir : "/";
+}
+
+// Where a node's log goes: a directory of ours that nobody else can look into.
+Result<std::string> LogFolder() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  std::string folder = runtime && *runtime == '/' && ::access(runtime, W_OK) == 0
+                           ? std::string(runtime) + "/weft"
+                           : "/tmp/weft-" + std::to_string(::geteuid());
+  if (Status status = EnsurePrivateDirectory(folder); !status) return status.error();
+  return folder;
+}
+
+std::string MachineName() {
+  char name[256] = "";
+  return ::gethostname(name, sizeof name - 1) == 0 && *name ? name : "node";
+}
+
+// In the daemon: says once that it runs, or why it does not.
+void Report(int pipe, const std::string& text) {
+  [[maybe_unused]] ssize_t ignored = ::write(pipe, text.data(), text.size());
+}
+
+int Serve(const LastingNodeOptions& options, int ready) {
+  auto daemon = NodeDaemon::CreateLasting(options);
+  if (!daemon) {
+    Report(ready, "!" + daemon.error().message);
+    return 1;
+  }
+  Report(ready, (*daemon)->cluster_address());
+  ::close(ready);
+  return (*daemon)->Run();
+}
+
+int Start(const Arguments& arguments) {
+  const bool head = arguments.Has("--head");
+  if (head == arguments.Has("--address")) throw Mistake{"say either --head or --address=HOST:PORT"};
+  if (!head && arguments.Has("--port")) throw Mistake{"--port is for --head; a node that joins takes a free one"};
+  LastingNodeOptions options;
+  options.resources = Resources(arguments);
+  options.object_store_bytes = static_cast<uint64_t>(arguments.Number("--object-store-memory", true).value_or(0));
+  options.head = head;
+  options.host = arguments.Get("--host", "127.0.0.1");
+  options.name = arguments.Get("--name", MachineName());
+  if (head) {
+    const double port = arguments.Number("--port", true).value_or(6380);
+    if (port > 65535) throw Mistake{"--port must be at most 65535"};
+    options.port = static_cast<uint16_t>(port);
+  } else {
+    options.head_address = arguments.Get("--address");
+    if (auto parsed = ParseHostPort(options.head_address); !parsed) throw Mistake{parsed.error().message};
+  }
+  const std::string token_file = arguments.Get("--token-file", HomeFolder() + "/.weft/token");
+  auto token = head ? ReadOrCreateTokenFile(token_file) : ReadTokenFile(token_file);
+  if (!token) {
+    std::fprintf(stderr, "weft start: %s\n", token.error().message.c_str());
+    if (!head && token.error().kind == ErrorKind::kGone) {
+      std::fprintf(stderr,
+                   "weft start: copy the token file of the head to this machine (mode 0600), or name it with "
+                   "--token-file\n");
+    }
+    return 1;
+  }
+  options.token = *token;
+
+  auto folder = LogFolder();
+  if (!folder) {
+    std::fprintf(stderr, "weft start: %s\n", folder.error().message.c_str());
+    return 1;
+  }
+  int pipe[2];
+  if (::pipe2(pipe, O_CLOEXEC) != 0) {
+    std::fprintf(stderr, "weft start: no pipe: %s\n", strerror(errno));
+    return 1;
+  }
+  const bool block = arguments.Has("--block");
+  const pid_t child = ::fork();
+  if (child < 0) {
+    std::fprintf(stderr, "weft start: no process: %s\n", strerror(errno));
+    return 1;
+  }
+  if (child == 0) {
+    if (block) {
+      ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    } else {
+      ::setsid();
+      if (::fork() != 0) ::_exit(0);  // nobody's child, so that nobody waits for it
+    }
+    ::prctl(PR_SET_NAME, "weft-node");
+    ::umask(077);
+    if (!block) {
+      const std::string path = *folder + "/node-" + std::to_string(::getpid()) + ".log";
+      const int log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
+      const int null = ::open("/dev/null", O_RDWR);
+      ::dup2(null, 0);
+      ::dup2(null, 1);
+      ::dup2(log >= 0 ? log : null, 2);
+      if (::chdir("/") != 0) return 1;
+    }
+    ::dup2(pipe[1], 3);
+    ::fcntl(3, F_SETFD, FD_CLOEXEC);
+    ::syscall(SYS_close_range, 4u, ~0u, 0);
+    ::_exit(Serve(options, 3));
+  }
+  ::close(pipe[1]);
+  std::string answer;
+  char buffer[4096];
+  for (ssize_t size; (size = ::read(pipe[0], buffer, sizeof buffer)) > 0 || (size < 0 && errno == EINTR);) {
+    if (size > 0) answer.append(buffer, static_cast<size_t>(size));
+  }
+  if (!block) ::waitpid(child, nullptr, 0);
+  if (answer.empty() || answer[0] == '!') {
+    std::fprintf(stderr, "weft start: %s\n", answer.empty() ? "the node daemon did not start" : answer.c_str() + 1);
+    if (block) ::waitpid(child, nullptr, 0);
+    return 1;
+  }
+  std::printf("weft: this machine is %s the cluster %s\n", head ? "the head of" : "a node of", answer.c_str());
+  if (head) {
+    std::printf("  another machine joins with   weft start --address=%s   (and a copy of %s)\n", answer.c_str(),
+                token_file.c_str());
+  }
+  std::printf(
+      "  a program on it says         weft.init(address=\"auto\")  or  weft::init({.address = \"auto\"})\n"
+      "  it is ended by               weft stop\n");
+  std::fflush(stdout);
+  if (!block) return 0;
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
+int Stop(const Arguments& arguments) {
+  const std::string address = arguments.Get("--address");
+  std::vector<pid_t> stopped;
+  int failures = 0;
+  for (const NodeSocket& node : FindNodeSockets(::geteuid())) {
+    if (!address.empty() && node.cluster != address) continue;
+    // The name says who it is; the kernel says who it really is.
+    auto socket = ConnectAbstract(node.name);
+    if (!socket) continue;
+    auto pid = PeerPid(socket->get());
+    auto uid = PeerUid(socket->get());
+    if (!pid || !uid || *uid != ::geteuid() || *pid != node.daemon) continue;
+    if (::kill(*pid, SIGTERM) != 0) continue;
+    const int64_t deadline = NowNs() + kStopWaitNs;
+    while (::kill(*pid, 0) == 0 && NowNs() < deadline) {
+      timespec moment{0, 5'000'000};
+      ::nanosleep(&moment, nullptr);
+    }
+    if (::kill(*pid, 0) == 0) {
+      std::fprintf(stderr, "weft stop: the node daemon %d does not end\n", *pid);
+      ++failures;
+    } else {
+      std::printf("weft: the node of %s (pid %d) has ended\n", node.cluster.c_str(), *pid);
+      stopped.push_back(*pid);
+    }
+  }
+  if (stopped.empty() && failures == 0) {
+    std::printf("weft: no lasting node of yours runs here%s\n", address.empty() ? "" : (" for " + address).c_str());
+  }
+  return failures > 0 ? 1 : 0;
+}
+
+int Run(const char* command, const char* help, int count, char** arguments, const std::function<int()>& run) {
+  for (int i = 0; i < count; ++i) {
+    const std::string_view text = arguments[i];
+    if (text == "--help" || text == "-h") {
+      std::fputs(help, stdout);
+      return 0;
+    }
+  }
+  try {
+    return run();
+  } catch (const Mistake& mistake) {
+    std::fprintf(stderr, "weft %s: %s\n%s", command, mistake.what.c_str(), help);
+    return 2;
+  }
+}
+
+}  // namespace
+
+int StartNode(int count, char** arguments) {
+  return Run("start", kStartHelp, count, arguments, [&] {
+    return Start(Arguments(count, arguments,
+                           {"--port", "--host", "--address", "--num-cpus", "--num-gpus", "--resource",
+                            "--object-store-memory", "--name", "--token-file"},
+                           {"--head", "--block"}));
+  });
+}
+
+int StopNodes(int count, char** arguments) {
+  return Run("stop", kStopHelp, count, arguments, [&] { return Stop(Arguments(count, arguments, {"--address"}, {})); });
+}
+
+}  // namespace weft::core
