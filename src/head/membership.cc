@@ -79,6 +79,7 @@ void Membership::Handle(const MembersRestored& event, std::vector<MembershipActi
 }
 
 void Membership::Handle(const JoinAsked& event, std::vector<MembershipAction>& out) {
+  WEFT_CHECK(event.link != 0, "links are numbered from 1");
   Advance(event.now_ns);
   auto refuse = [&](RefuseNode::Kind kind, std::string why) {
     out.emplace_back(RefuseNode{event.link, kind, std::move(why)});
@@ -94,7 +95,12 @@ void Membership::Handle(const JoinAsked& event, std::vector<MembershipAction>& o
                                             "; install the same version of weft on both");
     return;
   }
-  if (auto known = by_identity_.find(node.identity); known != by_identity_.end()) {
+  auto known = by_identity_.find(node.identity);
+  if (NodeNumber other = NodeOf(event.link); other && (known == by_identity_.end() || known->second != other)) {
+    refuse(RefuseNode::Kind::kInvalid, "this link is node " + std::to_string(other.value) + "'s; one link, one node");
+    return;
+  }
+  if (known != by_identity_.end()) {
     Attach(known->second, members_.at(known->second), event, out);
     return;
   }

@@ -154,6 +154,15 @@ TEST(Membership, NamesBelongToOneNodeAndNumbersToOneForEver) {
   EXPECT_EQ(head.Join(17, Description(4, "big"), 800), "accept 3 on 17 epoch 1");
 }
 
+TEST(Membership, ALinkIsOneNodes) {
+  Head head;
+  head.Join(11, Description(1), 0);
+  EXPECT_EQ(head.Join(11, Description(2), 0), "refuse 11: this link is node 1's; one link, one node");
+  head.Join(12, Description(2), 0);
+  EXPECT_EQ(head.Join(12, Description(1), 0), "refuse 12: this link is node 2's; one link, one node");
+  EXPECT_EQ(head.Join(11, Description(1), 0), "accept 1 again on 11 epoch 1") << "said twice";
+}
+
 TEST(Membership, AnotherProtocolIsRefusedByName) {
   Head head;
   EXPECT_EQ(head(JoinAsked{11, {}, 0, 1, 8, Description(1), 0}),

@@ -12,7 +12,8 @@ namespace {
 constexpr int64_t kBeatsPerLease = 6;
 // Of the head's lease, what the node counts on. The rest is for clocks that differ in speed, by far more than they do.
 constexpr int64_t OwnShare(int64_t lease_ns) { return lease_ns - lease_ns / 8; }
-constexpr size_t kMaxUnconfirmed = 64;  // older ones would not save the lease any more
+constexpr int64_t kMaxLeaseNs = int64_t{24} * 3600 * 1'000'000'000;  // far beyond any use, far from overflow
+constexpr size_t kMaxUnconfirmed = 64;                               // older ones would not save the lease any more
 
 }  // namespace
 
@@ -53,7 +54,7 @@ void NodeLease::Handle(const HeadAccepted& event, std::vector<LeaseAction>& out)
   if (!linked_ || accepted_ || !Adopt(event.epoch)) return;
   accepted_ = true;
   node_ = event.node;
-  lease_ns_ = std::max<int64_t>(event.lease_ns, 1);
+  lease_ns_ = std::clamp<int64_t>(event.lease_ns, 1, kMaxLeaseNs);
   Confirm(event.beat, event.now_ns);
   next_beat_ns_ = event.now_ns + lease_ns_ / kBeatsPerLease;
   Judge(event.now_ns, out);

@@ -151,6 +151,7 @@ struct GlobalScheduler::Node {
   uint32_t placing = 0;    // where in placing_ its last entry may be
   Class* kept_for = nullptr;
   std::vector<Class*> only_here;
+  bool suspected = false;
   bool touched = false;
   std::map<uint64_t, std::unique_ptr<Wish>> wishes;  // that it asks, by number
 
@@ -295,7 +296,7 @@ bool GlobalScheduler::Possible(const Class& c, const Node& node) const {
 uint64_t GlobalScheduler::RankOf(const Class& c, uint32_t slot) const {
   const Node& node = *nodes_[slot];
   if (c.has_tree() && c.possible[slot] == 0) return kNever;
-  if (node.seen < node.refused || node.in_flight >= kMaxInFlight) return kNever;
+  if (node.suspected || node.seen < node.refused || node.in_flight >= kMaxInFlight) return kNever;
   if (node.kept_for != nullptr && node.kept_for != &c) return kNever;
   uint64_t load = 0;  // of the scarcest resource it needs, in 1/1024
   for (const auto& [resource, amount] : c.needs) {
@@ -355,11 +356,13 @@ void GlobalScheduler::Recount(Node& node) {
 
 void GlobalScheduler::SetReported(Node& node, const ResourceAmounts& available, const std::vector<int64_t>& gpus) {
   for (auto& amount : node.amounts) {
-    amount.reported = std::min(AmountOf(available, resources_[amount.resource].name), amount.total);
+    // Below zero is over-committed: CPUs that were lent and are in use again. More than that is nonsense.
+    amount.reported = std::clamp(AmountOf(available, resources_[amount.resource].name), -amount.total, amount.total);
   }
   int64_t total_gpus = node.TotalOf(kGpuId);
   if (total_gpus == 0) return;
   node.reported_gpus = gpus.empty() ? GpusOf(std::min(AmountOf(available, kGpu), total_gpus)) : gpus;
+  node.reported_gpus.resize(static_cast<size_t>((total_gpus + kResourceUnit - 1) / kResourceUnit));
   for (auto& gpu : node.reported_gpus) gpu = std::clamp<int64_t>(gpu, 0, kResourceUnit);
 }
 
@@ -423,14 +426,23 @@ void GlobalScheduler::Handle(const NodeReported& event, std::vector<GlobalAction
     for (const auto& [name, need] : shape) {
       auto resource = resource_of_.find(name);
       auto* amount = resource == resource_of_.end() ? nullptr : node.Find(resource->second);
-      // What one node could run many times over is as good as any more: it must not overflow.
-      if (amount != nullptr && amount->queued < amount->total * 64) {
-        amount->queued += std::min<int64_t>(count, 64) * std::min(need, amount->total);
+      // What would fill the node many times over is as good as any more: it must not overflow.
+      if (amount != nullptr && amount->queued < amount->total * 16) {
+        amount->queued += std::min<int64_t>(count, 16) * std::clamp<int64_t>(need, 0, amount->total);
       }
     }
   }
   SetReported(node, event.available, event.free_gpus);
   Recount(node);
+  Touch(slot);
+  Pump();
+  Flush(out);
+}
+
+void GlobalScheduler::Handle(const NodeSuspected& event, std::vector<GlobalAction>& out) {
+  uint32_t slot = SlotOf(event.node);
+  if (slot == kNoSlot || nodes_[slot]->suspected == event.suspected) return;
+  nodes_[slot]->suspected = event.suspected;
   Touch(slot);
   Pump();
   Flush(out);

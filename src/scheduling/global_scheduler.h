@@ -70,7 +70,8 @@ struct NodeJoined {  // the amounts are valid (IsValidShape)
   NodeLabels labels;
 };
 // Sent when something has changed. What accepted placements and the node's own queue will take as soon as a worker is
-// ready is not available any more.
+// ready is not available any more. What it calls available it must be able to grant: a node that refuses with the same
+// report again and again (because it cannot start workers, say) is asked again and again.
 struct NodeReported {
   NodeNumber node;
   uint64_t placements_seen = 0;  // the highest number of a placement that the amounts take into account
@@ -78,6 +79,10 @@ struct NodeReported {
   std::vector<int64_t> free_gpus;
   uint32_t leases = 0;                                       // held, and actors
   std::vector<std::pair<ResourceAmounts, uint32_t>> queued;  // wished for there and not granted, per shape
+};
+struct NodeSuspected {  // nothing new is placed there, until it is trusted again; also for a node that is to be emptied
+  NodeNumber node;
+  bool suspected = true;
 };
 struct NodeLeft {
   NodeNumber node;
@@ -156,6 +161,7 @@ class GlobalScheduler {
 
   void Handle(const NodeJoined& event, std::vector<GlobalAction>& out);
   void Handle(const NodeReported& event, std::vector<GlobalAction>& out);
+  void Handle(const NodeSuspected& event, std::vector<GlobalAction>& out);
   void Handle(const NodeLeft& event, std::vector<GlobalAction>& out);
   void Handle(const WorkWished& event, std::vector<GlobalAction>& out);
   void Handle(const WishChanged& event, std::vector<GlobalAction>& out);

@@ -144,6 +144,33 @@ TEST(GlobalScheduler, AStalePictureIsNotAskedAgainBeforeTheNextReport) {
   EXPECT_EQ(t.Report(2, Amounts(2)), "1.1 on 2") << "no more free than it has in all";
 }
 
+TEST(GlobalScheduler, NothingIsPlacedOnANodeThatIsSuspected) {
+  Transcript t;
+  t.Join(1, Amounts(1));
+  t.Join(2, Amounts(2));
+  EXPECT_EQ(t(NodeSuspected{NodeNumber{2}, true}), "");
+  EXPECT_EQ(t.Wish(1, 1, Amounts(1), 2), "1.1 on 1");
+  EXPECT_EQ(t.Wish(1, 2, Amounts(1), On(2)), "");
+  EXPECT_EQ(t.Report(2, Amounts(2)), "");
+  EXPECT_EQ(t(NodeSuspected{NodeNumber{2}, false}), "1.1 on 2; 1.2 on 2");
+}
+
+TEST(GlobalScheduler, ReportsThatMakeNoSenseDoNoHarm) {
+  Transcript t;
+  t.Join(1, Amounts(2, 1));
+  NodeReported report{NodeNumber{1}, 1'000, {{"CPU", INT64_MIN}, {"CPU", INT64_MAX}, {"x", 5}}, {}, UINT32_MAX, {}};
+  report.free_gpus.assign(1'000, INT64_MAX);
+  for (int i = 0; i < 100; ++i) {
+    report.queued.push_back({{{"CPU", INT64_MAX}, {"GPU", INT64_MIN}, {"y", 1}}, UINT32_MAX});
+  }
+  t(report);
+  EXPECT_EQ(t.scheduler.FreeOf(NodeNumber{1}, "CPU"), -2 * kResourceUnit);
+  EXPECT_EQ(t.Wish(1, 1, Amounts(1), UINT32_MAX), "");
+  EXPECT_EQ(t(PlacementRefused{NodeNumber{1}, 77, {NodeNumber{1}, 1}, UINT32_MAX}), "") << "never placed";
+  EXPECT_EQ(t(NodeReported{NodeNumber{9}, 0, {}, {}, 0, {}}), "") << "of nobody";
+  EXPECT_EQ(t.Report(1, Amounts(2)), "1.1 on 1 x2");
+}
+
 TEST(GlobalScheduler, QueuedWorkGoesToANodeThatJoins) {
   Transcript t;
   t.Join(1, Amounts(1));
@@ -413,6 +440,7 @@ class ClusterModel {
     // Quiet: everything that is under way arrives, running work ends, a large node joins, and all wishes are served.
     options_.local_work = options_.leave = false;
     AddNode(true);
+    for (auto& [number, node] : nodes_) Handle(NodeSuspected{NodeNumber{number}, false});
     for (int i = 0; i < 4000 && !Settled(); ++i) {
       bool moved = false;
       for (auto& [number, node] : nodes_) moved = DeliverToNode(number) || moved;
@@ -482,7 +510,7 @@ class ClusterModel {
   uint32_t AnyNode() { return std::next(nodes_.begin(), random_.Below(nodes_.size()))->first; }
 
   void Step() {
-    switch (random_.Below(10)) {
+    switch (random_.Below(14)) {
       case 0:
         if (nodes_.size() < 8) AddNode();
         break;
@@ -524,6 +552,9 @@ class ClusterModel {
         break;
       case 5:
         EndOne();
+        break;
+      case 9:
+        Handle(NodeSuspected{NodeNumber{AnyNode()}, random_.Chance(30)});
         break;
       case 6:
         if (options_.local_work) {  // the node starts something by itself, and the head hears of it later
@@ -667,7 +698,7 @@ void RunWithFault(bool GlobalScheduler::Faults::* fault) {
 
 TEST(GlobalSchedulerDeathTest, PlantedBugsAreFound) {
   using Faults = GlobalScheduler::Faults;
-  EXPECT_DEATH(RunWithFault(&Faults::forget_debits), "nodes never refuse|not free");
+  EXPECT_DEATH(RunWithFault(&Faults::forget_debits), "nodes never refuse|not free|everybody is served");
   EXPECT_DEATH(RunWithFault(&Faults::forget_who_waits), "nothing waits that fits");
   EXPECT_DEATH(RunWithFault(&Faults::keep_trees), "tree that is clean|waits that fits|never refuse");
   EXPECT_DEATH(RunWithFault(&Faults::lose_what_was_on_the_way), "everybody is served");
