@@ -15,6 +15,8 @@ constexpr uint32_t kMaxStreak = 64;
 constexpr size_t kMaxEarlyCancels = 256;
 // The exit code of a worker whose task was cancelled by force.
 constexpr int kForcedExit = 75;
+// How long a worker that leaves waits for its last replies to be received.
+constexpr int64_t kLastRepliesNs = 2'000'000'000;
 
 }  // namespace
 
@@ -51,6 +53,20 @@ void Executor::TakeAdopted() {
 }
 
 void Executor::Run() {
+  RunUntilLeaving();
+  // What was replied last must reach the other side before this process ends.
+  std::vector<SharedStream*> streams;
+  {
+    std::lock_guard lock(runtime_.mutex_);
+    for (auto& [process, peer] : runtime_.submitters_) {
+      if (peer->channel.stream() && !peer->dead) streams.push_back(peer->channel.stream());
+    }
+  }
+  const int64_t deadline_ns = NowNs() + kLastRepliesNs;
+  for (SharedStream* stream : streams) stream->AwaitSent(deadline_ns);
+}
+
+void Executor::RunUntilLeaving() {
   for (;;) {
     if (news_.load(std::memory_order_acquire)) {
       std::lock_guard lock(runtime_.mutex_);

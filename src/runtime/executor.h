@@ -181,6 +181,7 @@ class Executor {
     uint32_t running = 0;
     std::deque<Execution*> waiting;
   };
+  void RunUntilLeaving();
   void TakeAdopted();  // the runtime's lock is held
   bool Step();         // one frame; false if there was none
   bool TakeFrame(Submitter& submitter, const Frame& frame);

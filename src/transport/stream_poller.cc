@@ -177,8 +177,9 @@ void StreamPoller::Park() {
     bool inside;
     {
       std::lock_guard lock(role_mutex_);
-      deep_ = deep;
       inside = inside_;
+      deep = deep && inside;  // else nobody would wake us
+      deep_ = deep;
     }
     // Somebody has woken the waiter that waits for the sockets, and only we can tell it.
     if (inside && word == static_cast<uint32_t>(WaiterState::kAwake)) Wake();

@@ -1,5 +1,5 @@
-"""A session whose processes talk over stream sockets, as they do between nodes: what differs there is how messages travel,
-who reads them, how tasks are taken back, and in which order things arrive."""
+"""A session whose processes talk over stream sockets, as they do between nodes: what differs there is how messages
+travel, who reads them, how tasks are taken back, and in which order things arrive."""
 
 from __future__ import annotations
 
@@ -241,8 +241,8 @@ def test_cancel(gate):
 
 
 def test_a_returned_reference_is_not_freed_by_its_former_holder():
-    """The actor returns our object and lets go of it at once. That it has let go reaches us by another way than the reply,
-    and sooner if the reply is gathered; it must wait for the reply all the same."""
+    """The actor returns our object and lets go of it at once. That it has let go reaches us by another way than the
+    reply, and sooner if the reply is gathered; it must wait for the reply all the same."""
     keeper = Keeper.remote()
     for _ in range(20):
         numbers = [weft.put([i]) for i in range(200)]
