@@ -292,9 +292,11 @@ uint8_t* Executor::RoomForReply(Submitter& submitter, uint32_t size) {
   return room;
 }
 
-void Executor::SendReply(Submitter& submitter, uint32_t size) {
+void Executor::SendReply(Submitter& submitter, uint32_t size, bool precious) {
   submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, size);
-  if (submitter.peer->channel.WakeIsAsked()) {
+  // On a stream, a reply that was not sent dies with us; one that cannot be had by running the task again is not put
+  // off.
+  if (submitter.peer->channel.WakeIsAsked() || (precious && submitter.peer->channel.stream())) {
     submitter.owes_wake_up = false;
     submitter.peer->channel.Notify(Audience::kAnyone);
   } else {
@@ -737,7 +739,7 @@ void Executor::Reply(Execution& execution) {
   out.PutBytes(outcome.error);
   for (const GivenBack& item : given_back) out.Put(item);
   for (uint64_t index : retained) out.Put(index);
-  SendReply(submitter, size);
+  SendReply(submitter, size, execution.call.what->max_retries == 0);
   if (one_at_a_time) {
     one_at_a_time.unlock();
     // Nobody else may be there to do it later.

@@ -203,7 +203,7 @@ class Executor {
   uint64_t RunningNow(ProcessId submitter, uint64_t task) const;
   void HandBack(Submitter& submitter, uint64_t task, ReplyKind kind);
   uint8_t* RoomForReply(Submitter& submitter, uint32_t size);
-  void SendReply(Submitter& submitter, uint32_t size);
+  void SendReply(Submitter& submitter, uint32_t size, bool precious);
   void WakeSubmitters();
   void GatherReplies();
 
