@@ -96,13 +96,13 @@ def init(
     """Start weft on this machine, a private session that ends with this program, or join a cluster.
 
     address: None (WEFT_ADDRESS, or else a private session), "local" (a private session), "auto" (the cluster that this
-    machine is a node of), or "host:port" of a cluster's head. A cluster's resources are those of its nodes, so the next
-    four are for private sessions. num_cpus: how many CPUs tasks may use (default: those this process may use, by affinity
-    and cgroup). num_gpus, resources: what tasks can ask for besides. object_store_memory: bytes of shared memory for
-    objects (default: 30 % of what the machine or cgroup allows). ignore_reinit_error: if weft runs already, return
-    that session instead of raising. log_to_driver: show what workers print. logging_level: of the logger "weft".
-    namespace: where names of actors belong unless another is given. local_mode: run tasks and calls of actors inside
-    `.remote(...)`, one after the other, in this process, for debugging.
+    machine is a node of), or "host:port" of a cluster's head. A cluster's resources are those of its nodes, so the
+    next four are for private sessions. num_cpus: how many CPUs tasks may use (default: those this process may use, by
+    affinity and cgroup). num_gpus, resources: what tasks can ask for besides. object_store_memory: bytes of shared
+    memory for objects (default: 30 % of what the machine or cgroup allows). ignore_reinit_error: if weft runs already,
+    return that session instead of raising. log_to_driver: show what workers print. logging_level: of the logger
+    "weft". namespace: where names of actors belong unless another is given. local_mode: run tasks and calls of actors
+    inside `.remote(...)`, one after the other, in this process, for debugging.
     """
     global _context, _namespace, _local_mode
     _check_others(others)

@@ -15,6 +15,8 @@ constexpr uint32_t kMaxStreak = 64;
 constexpr size_t kMaxEarlyCancels = 256;
 // The exit code of a worker whose task was cancelled by force.
 constexpr int kForcedExit = 75;
+// How long a worker that leaves waits for its last replies to be received.
+constexpr int64_t kLastRepliesNs = 2'000'000'000;
 
 }  // namespace
 
@@ -51,6 +53,20 @@ void Executor::TakeAdopted() {
 }
 
 void Executor::Run() {
+  RunUntilLeaving();
+  // What was replied last must reach the other side before this process ends.
+  std::vector<SharedStream*> streams;
+  {
+    std::lock_guard lock(runtime_.mutex_);
+    for (auto& [process, peer] : runtime_.submitters_) {
+      if (peer->channel.stream() && !peer->dead) streams.push_back(peer->channel.stream());
+    }
+  }
+  const int64_t deadline_ns = NowNs() + kLastRepliesNs;
+  for (SharedStream* stream : streams) stream->AwaitSent(deadline_ns);
+}
+
+void Executor::RunUntilLeaving() {
   for (;;) {
     if (news_.load(std::memory_order_acquire)) {
       std::lock_guard lock(runtime_.mutex_);
@@ -148,8 +164,9 @@ bool Executor::Idle(int64_t deadline_ns) {
   runtime_.Flush();
   if (!has_rival) runner_.BeforeSleep();
   const auto something = [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen || woken_.load(); };
-  if (!may_spin_ || !spin_.Spin([&] { return runtime_.doorbell_->AnyRung() || something(); })) {
-    SleepOutcome slept = runtime_.doorbell_->SleepAsWaiter(WaiterState::kAsleepIdle, deadline_ns, something);
+  if (!may_spin_ ||
+      !spin_.Spin([&] { return runtime_.doorbell_->AnyRung() || something() || runtime_.ReadStreams(); })) {
+    SleepOutcome slept = runtime_.SleepAsWaiter(WaiterState::kAsleepIdle, deadline_ns, something);
     was_disturbed_ = slept == SleepOutcome::kInterrupted;
     may_spin_ = false;
   } else {
@@ -275,9 +292,11 @@ uint8_t* Executor::RoomForReply(Submitter& submitter, uint32_t size) {
   return room;
 }
 
-void Executor::SendReply(Submitter& submitter, uint32_t size) {
+void Executor::SendReply(Submitter& submitter, uint32_t size, bool precious) {
   submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, size);
-  if (submitter.peer->channel.WakeIsAsked()) {
+  // On a stream, a reply that was not sent dies with us; one that cannot be had by running the task again is not put
+  // off.
+  if (submitter.peer->channel.WakeIsAsked() || (precious && submitter.peer->channel.stream())) {
     submitter.owes_wake_up = false;
     submitter.peer->channel.Notify(Audience::kAnyone);
   } else {
@@ -720,7 +739,7 @@ void Executor::Reply(Execution& execution) {
   out.PutBytes(outcome.error);
   for (const GivenBack& item : given_back) out.Put(item);
   for (uint64_t index : retained) out.Put(index);
-  SendReply(submitter, size);
+  SendReply(submitter, size, execution.call.what->max_retries == 0);
   if (one_at_a_time) {
     one_at_a_time.unlock();
     // Nobody else may be there to do it later.

@@ -181,6 +181,7 @@ class Executor {
     uint32_t running = 0;
     std::deque<Execution*> waiting;
   };
+  void RunUntilLeaving();
   void TakeAdopted();  // the runtime's lock is held
   bool Step();         // one frame; false if there was none
   bool TakeFrame(Submitter& submitter, const Frame& frame);
@@ -202,7 +203,7 @@ class Executor {
   uint64_t RunningNow(ProcessId submitter, uint64_t task) const;
   void HandBack(Submitter& submitter, uint64_t task, ReplyKind kind);
   uint8_t* RoomForReply(Submitter& submitter, uint32_t size);
-  void SendReply(Submitter& submitter, uint32_t size);
+  void SendReply(Submitter& submitter, uint32_t size, bool precious);
   void WakeSubmitters();
   void GatherReplies();
 

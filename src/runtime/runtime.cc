@@ -160,11 +160,6 @@ void Runtime::Stop() {
     Bump();
     doorbell_->WakeBackground();
     background_thread_.join();
-    // What a worker has replied last must leave before its process ends.
-    for (auto& [process, peer] : submitters_) {
-      if (SharedStream* stream = peer->channel.stream(); stream && !peer->dead)
-        stream->AwaitFlushed(NowNs() + kLeaveNs);
-    }
     // The daemon sends the workers' last output and closes; the link thread reads until then.
     if (is_worker_) ::shutdown(socket_.get(), SHUT_RDWR);
     // A daemon that does not end is killed, and then the link thread reads the end.

@@ -370,6 +370,18 @@ class Runtime {
   bool TakeUnwantedAnswer(uint64_t question, const ActorAnswer* answer);
   Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes);
 
+  // For the one poller, unlocked: sleeps until something is rung, or arrives on a stream.
+  template <class Condition>
+  SleepOutcome SleepAsWaiter(WaiterState kind, int64_t deadline_ns, Condition&& something_to_do) {
+    if (auto* poller = stream_poller_.load(std::memory_order_acquire)) {
+      return poller->SleepAsWaiter(*doorbell_, kind, deadline_ns, something_to_do);
+    }
+    return doorbell_->SleepAsWaiter(kind, deadline_ns, something_to_do);
+  }
+  bool ReadStreams() {
+    auto* poller = stream_poller_.load(std::memory_order_relaxed);
+    return poller && poller->ReadWhileSpinning();
+  }
   // After unlocking: makes the system calls that were put off.
   void Flush();
   void NotifyPeers(std::unique_lock<std::mutex>& lock);

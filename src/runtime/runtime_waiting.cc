@@ -102,7 +102,9 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       Flush();
       auto kind = handed_back ? WaiterState::kAsleepBlocked : WaiterState::kAsleepInGet;
       const auto something = [&] { return AnyDue() || event_.load() != seen; };
-      if (!spin || !poller_spin_.Spin(something)) slept = doorbell_->SleepAsWaiter(kind, until, something);
+      if (!spin || !poller_spin_.Spin([&] { return something() || ReadStreams(); })) {
+        slept = SleepAsWaiter(kind, until, something);
+      }
       lock.lock();
       polling_ = false;
       if (others_waiting_ > 0 || executor_idle_) Bump();  // one of them sees what it waited for, or polls in our place

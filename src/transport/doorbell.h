@@ -160,6 +160,17 @@ class Doorbell {
   SleepOutcome SleepAsWaiter(WaiterState kind, int64_t deadline_ns) {
     return SleepAsWaiter(kind, deadline_ns, [] { return false; });
   }
+  // The same in parts, for a waiter that sleeps elsewhere than here (StreamPoller): BeginSleep says false if there is
+  // something to do. Between the two, somebody else sleeps on waiter_word and passes wake-ups on.
+  template <class Condition>
+  bool BeginSleep(WaiterState kind, Condition&& something_to_do) {
+    page_->waiter_state.exchange(static_cast<uint32_t>(kind));
+    if (!ConcernsRung(kind) && !something_to_do()) return true;
+    page_->waiter_state.store(static_cast<uint32_t>(WaiterState::kAwake));
+    return false;
+  }
+  void EndSleep() { page_->waiter_state.exchange(static_cast<uint32_t>(WaiterState::kAwake)); }
+  std::atomic<uint32_t>& waiter_word() { return page_->waiter_state; }
   // From another thread of the owner's process.
   void WakeWaiter() {
     if (page_->waiter_state.exchange(static_cast<uint32_t>(WaiterState::kAwake)) !=

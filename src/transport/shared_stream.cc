@@ -1,7 +1,10 @@
 #include "transport/shared_stream.h"
 
+#include <linux/sockios.h>
 #include <poll.h>
-#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
 
 #include <algorithm>
 #include <utility>
@@ -188,16 +191,27 @@ bool SharedStream::AwaitEnd(int64_t deadline_ns) {
   }
 }
 
-void SharedStream::AwaitFlushed(int64_t deadline_ns) {
+void SharedStream::AwaitSent(int64_t deadline_ns) {
   for (;;) {
     int fd;
+    bool flushed;
     {
       std::lock_guard lock(mutex_);
       FlushHeld();
-      if (!channel_.wants_flush() || channel_.gone() || NowNs() >= deadline_ns) return;
+      if (channel_.gone() || NowNs() >= deadline_ns) return;
+      flushed = !channel_.wants_flush();
       fd = channel_.fd();
     }
-    PollUntil(fd, POLLOUT, deadline_ns);
+    if (!flushed) {
+      PollUntil(fd, POLLOUT, deadline_ns);
+      continue;
+    }
+    int domain = 0, unsent = 0;
+    socklen_t size = sizeof domain;
+    if (::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain == AF_UNIX) return;
+    if (::ioctl(fd, SIOCOUTQ, &unsent) != 0 || unsent == 0) return;
+    const timespec pause{0, 200'000};
+    ::nanosleep(&pause, nullptr);
   }
 }
 

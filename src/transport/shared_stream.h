@@ -17,6 +17,9 @@
 // of work before. AskWakeAfter, then sleeping, then WakeIsDue on one side, and counting what was received, then looking
 // at what was asked, on the other, are sequentially consistent as on a ring: one of the two sees the other.
 //
+// What a crash takes along: frames that are gathered, for kLingerNs of the poller at most, and what the network had. So
+// a task that had ended may count as one that may have run; on a ring it would not.
+//
 // The end of the connection is not the death of the peer. Nothing more can be sent, so pushes are refused, and pending
 // revokes are answered; whether what had left has run is unknown until the daemon says that the peer died.
 #pragma once
@@ -86,8 +89,9 @@ class SharedStream {
   // Blocks, without the runtime's lock. For a peer that has died: takes in what it had sent, until the connection ends
   // or the deadline has passed (false), and closes the socket. Pending revokes are answered afterwards.
   bool AwaitEnd(int64_t deadline_ns);
-  // Likewise: until everything committed has left, for a process that is about to end.
-  void AwaitFlushed(int64_t deadline_ns);
+  // Likewise: until everything committed is at the peer's machine, for a process that is about to end. (A TCP socket
+  // that is closed before, with something unread, forgets what it has not sent.)
+  void AwaitSent(int64_t deadline_ns);
 
  private:
   friend class StreamPoller;

@@ -14,9 +14,24 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "os/futex.h"
 #include "transport/shared_stream.h"
 
 namespace weft::core {
+namespace {
+
+constexpr int kEvents = 64;
+
+// Waits until the descriptor is readable, or until then. Negative, with errno, if it was interrupted. (epoll_wait
+// counts in milliseconds, which is too coarse here.)
+int WaitReadable(int fd, int64_t deadline_ns) {
+  const int64_t left = deadline_ns - NowNs();
+  pollfd one{fd, POLLIN, 0};
+  timespec timeout{left > 0 ? left / 1'000'000'000 : 0, left > 0 ? left % 1'000'000'000 : 0};
+  return ::ppoll(&one, 1, &timeout, nullptr);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<StreamPoller>> StreamPoller::Start(std::shared_ptr<Mapping> doorbell) {
   UniqueFd epoll(::epoll_create1(EPOLL_CLOEXEC));
@@ -40,13 +55,14 @@ Result<std::unique_ptr<StreamPoller>> StreamPoller::Start(std::shared_ptr<Mappin
 }
 
 StreamPoller::StreamPoller(UniqueFd epoll, UniqueFd wake, std::shared_ptr<Mapping> doorbell)
-    : epoll_(std::move(epoll)), wake_(std::move(wake)), bell_(std::move(doorbell)) {}
+    : epoll_(std::move(epoll)), wake_(std::move(wake)), bell_(doorbell), own_(std::move(doorbell)) {}
 
 StreamPoller::~StreamPoller() { Stop(); }
 
 void StreamPoller::Stop() {
   ends_.store(true);
   Wake();
+  FutexWake(&own_.waiter_word(), INT32_MAX);
   if (thread_.joinable()) thread_.join();
 }
 
@@ -97,44 +113,142 @@ void StreamPoller::SendGathered() {
   }
 }
 
+bool StreamPoller::Handle(const epoll_event* events, int count) {
+  bool asked = false;
+  for (int i = 0; i < count; ++i) {
+    if (auto* stream = static_cast<SharedStream*>(events[i].data.ptr)) {
+      if (stream->Receive()) {
+        std::lock_guard lock(mutex_);
+        late_.push_back(stream);
+        asked = true;
+      }
+      continue;
+    }
+    uint64_t value;
+    [[maybe_unused]] const ssize_t taken = ::read(wake_.get(), &value, sizeof value);
+    asked = asked || lingers_.load();
+  }
+  return asked;
+}
+
+void StreamPoller::Round() {
+  lingers_.store(false);  // first: who gathers from now on gets another one
+  SendGathered();
+  std::vector<SharedStream*> late;
+  {
+    std::lock_guard lock(mutex_);
+    late.swap(late_);
+  }
+  for (SharedStream* stream : late) stream->RingLate();
+}
+
 void StreamPoller::Loop() {
-  constexpr int kEvents = 64;
   epoll_event events[kEvents];
-  std::vector<SharedStream*> late;  // that want RingLate
-  int64_t round_at_ns = 0;          // 0: none is wanted
+  int64_t round_at_ns = 0;  // 0: none is wanted
   while (!ends_.load()) {
     if (round_at_ns != 0) {
-      // epoll_wait counts in milliseconds, which is too coarse.
-      const int64_t left = round_at_ns - NowNs();
-      if (left > 0) {
-        pollfd one{epoll_.get(), POLLIN, 0};
-        timespec timeout{0, left};
-        ::ppoll(&one, 1, &timeout, nullptr);
-      }
+      WaitReadable(epoll_.get(), round_at_ns);
       if (NowNs() >= round_at_ns) {
         round_at_ns = 0;
-        lingers_.store(false);  // before the round: who gathers from now on gets another one
-        SendGathered();
-        for (SharedStream* stream : late) stream->RingLate();
-        late.clear();
+        Round();
       }
     }
     const int count = ::epoll_wait(epoll_.get(), events, kEvents, round_at_ns != 0 ? 0 : -1);
-    bool asked = false;
-    for (int i = 0; i < count; ++i) {
-      if (auto* stream = static_cast<SharedStream*>(events[i].data.ptr)) {
-        if (stream->Receive()) late.push_back(stream);
-        continue;
-      }
-      uint64_t value;
-      [[maybe_unused]] const ssize_t taken = ::read(wake_.get(), &value, sizeof value);
-      asked = true;
-    }
-    if (round_at_ns == 0 && (!late.empty() || (asked && lingers_.load()))) {
+    if (Handle(events, count) && round_at_ns == 0) {
       lingers_.store(true);
       round_at_ns = NowNs() + kLingerNs;
     }
+    if (woke_waiter_.load(std::memory_order_relaxed) && !ends_.load()) {
+      if (round_at_ns != 0) Round();
+      round_at_ns = 0;
+      Park();
+    }
   }
+}
+
+void StreamPoller::Park() {
+  woke_waiter_.store(false, std::memory_order_relaxed);
+  parked_.store(true);
+  uint32_t seen = entered_.load();
+  int64_t tick_at_ns = NowNs() + kTickNs;
+  bool deep = false;
+  while (!ends_.load()) {
+    const uint32_t word = own_.waiter_word().load();
+    bool inside;
+    {
+      std::lock_guard lock(role_mutex_);
+      inside = inside_;
+      deep = deep && inside;  // else nobody would wake us
+      deep_ = deep;
+    }
+    // Somebody has woken the waiter that waits for the sockets, and only we can tell it.
+    if (inside && word == static_cast<uint32_t>(WaiterState::kAwake)) Wake();
+    const FutexOutcome outcome = FutexWait(&own_.waiter_word(), word, deep ? kNoDeadline : tick_at_ns);
+    const bool was_deep = std::exchange(deep, false);
+    if (outcome != FutexOutcome::kTimedOut && !was_deep) {
+      // A waiter that found us not yet parked may sleep on the same word, and the wake-up may have been meant for it.
+      if (!inside) FutexWake(&own_.waiter_word());
+      if (NowNs() < tick_at_ns) continue;
+    }
+    Round();
+    tick_at_ns = NowNs() + kTickNs;
+    std::lock_guard lock(role_mutex_);
+    deep_ = false;
+    const uint32_t now = entered_.load();
+    if (now == seen && !inside_ && !was_deep) {
+      parked_.store(false);
+      return;
+    }
+    deep = now == seen && inside_;
+    seen = now;
+  }
+  parked_.store(false);
+}
+
+bool StreamPoller::Enter() {
+  if (!parked_.load(std::memory_order_relaxed)) return false;
+  std::lock_guard lock(role_mutex_);
+  if (!parked_.load(std::memory_order_relaxed)) return false;
+  inside_ = true;
+  entered_.fetch_add(1);
+  return true;
+}
+
+void StreamPoller::Leave() {
+  bool deep;
+  {
+    std::lock_guard lock(role_mutex_);
+    inside_ = false;
+    deep = deep_;
+  }
+  // It counts the ticks again, to read should nobody come back.
+  if (deep) FutexWake(&own_.waiter_word());
+}
+
+SleepOutcome StreamPoller::WaitInside(Doorbell& waiter, int64_t deadline_ns) {
+  epoll_event events[kEvents];
+  int count = 0;
+  if (deadline_ns == kNoDeadline) {
+    count = ::epoll_wait(epoll_.get(), events, kEvents, -1);
+  } else {
+    count = WaitReadable(epoll_.get(), deadline_ns) < 0 ? -1 : ::epoll_wait(epoll_.get(), events, kEvents, 0);
+  }
+  const bool interrupted = count < 0 && errno == EINTR;
+  waiter.EndSleep();  // before the bells of our own ring
+  Leave();
+  if (Handle(events, count)) Round();
+  if (interrupted) return SleepOutcome::kInterrupted;
+  return count > 0 ? SleepOutcome::kWoken : SleepOutcome::kTimedOut;
+}
+
+bool StreamPoller::ReadWhileSpinning() {
+  if (!parked_.load(std::memory_order_relaxed)) return false;
+  entered_.fetch_add(1, std::memory_order_relaxed);
+  epoll_event events[kEvents];
+  const int count = ::epoll_wait(epoll_.get(), events, kEvents, 0);
+  if (count <= 0) return false;
+  if (Handle(events, count)) Round();
+  return true;
 }
 
 }  // namespace weft::core

@@ -6,9 +6,18 @@
 // allocates for a stream beyond the window that the stream gives its peer. In a forked child it does not exist, and
 // nothing here may be used.
 //
+// A waiter may read in its place. Reading on a thread of its own costs two wake-ups for each message that somebody
+// waits for, one more than needed. So when the thread has woken a waiter, it *parks*: the next who sleeps as the
+// waiter, if it is soon, waits for the sockets by itself (SleepAsWaiter), and the thread meanwhile sleeps on the
+// doorbell's word in its place and passes wake-ups by rings on to it. If no waiter has come for kTickNs, the thread
+// reads again. The roles change under role_mutex_, so sockets and doorbell are watched by somebody at any moment, at
+// worst kTickNs late.
+//
 // Lingering. What may be late is put off: frames that are gathered (SharedStream::Gather) and wake-ups for replies that
 // nobody asked for by number. The poller sees to both after kLingerNs; to gather while it lingers costs no system call.
 #pragma once
+
+#include <sys/epoll.h>
 
 #include <atomic>
 #include <cstdint>
@@ -31,6 +40,8 @@ class StreamPoller {
  public:
   // How late a reply that nobody asked for by number, or a frame that was gathered, may be.
   static constexpr int64_t kLingerNs = 300'000;
+  // How long a parked thread waits for a waiter. A process that calls less often pays the wake-ups.
+  static constexpr int64_t kTickNs = 500'000;
 
   // `doorbell`: the page of this process itself.
   static Result<std::unique_ptr<StreamPoller>> Start(std::shared_ptr<Mapping> doorbell);
@@ -39,6 +50,20 @@ class StreamPoller {
   // From now on the stream is read. It must live until Stop.
   Status Add(SharedStream* stream);
   void Stop();
+
+  // As Doorbell::SleepAsWaiter on this process's doorbell, and the streams are read meanwhile. `waiter` is the same
+  // page.
+  template <class Condition>
+  SleepOutcome SleepAsWaiter(Doorbell& waiter, WaiterState kind, int64_t deadline_ns, Condition&& something_to_do) {
+    if (!Enter()) return waiter.SleepAsWaiter(kind, deadline_ns, something_to_do);
+    if (!waiter.BeginSleep(kind, something_to_do)) {
+      Leave();
+      return SleepOutcome::kWoken;
+    }
+    return WaitInside(waiter, deadline_ns);
+  }
+  // For a waiter that spins: reads what is there, if nobody else does. True if there was something.
+  bool ReadWhileSpinning();
 
   // Sends what is gathered: the caller is about to sleep and has nothing to add. Any thread, without the runtime's
   // lock.
@@ -53,12 +78,22 @@ class StreamPoller {
   // For SharedStream, which serialises them for its own socket.
   bool Watch(int fd, SharedStream* stream, bool writable, bool again);
   void Unwatch(int fd);
-  void Ring(uint32_t slot, Audience audience) { bell_.Ring(slot, audience); }
+  void Ring(uint32_t slot, Audience audience) {
+    if (bell_.waiter_state() != WaiterState::kAwake) woke_waiter_.store(true, std::memory_order_relaxed);
+    bell_.Ring(slot, audience);
+  }
   void Gather(SharedStream* stream);
 
+  bool Enter();
+  void Leave();
+  SleepOutcome WaitInside(Doorbell& waiter, int64_t deadline_ns);
   void SendGathered();
   void Wake();
   void Loop();
+  void Park();
+  // Reads what epoll has named. True if a round is asked for.
+  bool Handle(const epoll_event* events, int count);
+  void Round();
 
   UniqueFd epoll_;
   UniqueFd wake_;
@@ -66,8 +101,18 @@ class StreamPoller {
   std::atomic<bool> lingers_{false};  // a round will come
   std::atomic<bool> gathers_{false};  // gathered_ may not be empty
   std::atomic<bool> ends_{false};
+  std::atomic<bool> woke_waiter_{false};
+  Doorbell own_;
+
+  std::mutex role_mutex_;  // nothing is locked while it is held
+  std::atomic<bool> parked_{false};
+  bool inside_ = false;  // a waiter waits for the sockets
+  bool deep_ = false;    // the parked thread sleeps until it is woken, as the waiter has stayed for a while
+  std::atomic<uint32_t> entered_{0};
+
   std::mutex mutex_;  // nothing is locked while it is held
   std::vector<SharedStream*> gathered_;
+  std::vector<SharedStream*> late_;  // that want RingLate
   std::thread thread_;
 };
 
