@@ -1,5 +1,6 @@
 #include "node/cluster.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <deque>
@@ -15,7 +16,10 @@ namespace {
 // A link over which nothing is heard for so long has ended; well within a node's lease.
 constexpr int64_t kIdleNs = 5'000'000'000;
 // Pauses between attempts to reach the head.
-constexpr int64_t kDialAgainNs = 200'000'000;
+constexpr int64_t kDialAgainNs = 100'000'000;
+
+// How long a node that starts may take to become a member.
+constexpr int64_t kJoinNs = 15'000'000'000;
 
 uint64_t WishKey(NodeNumber asker, uint64_t wish) { return uint64_t{asker.value} << 40 | wish; }
 
@@ -54,10 +58,7 @@ class Cluster::Peer final : public Link::Handler {
     std::memcpy(&head, header.data(), sizeof head);
     cluster_.host_.ChunkEnded(node, head, chunk_bytes_);
   }
-  void LinkClosed(Link& closed, const Error& why) override {
-    refusal = closed.refusal();
-    cluster_.Lost(*this, why);
-  }
+  void LinkClosed(Link&, const Error& why) override { cluster_.Lost(*this, why); }
   void Send(std::string_view bytes) {
     if (!ready) {
       waiting.emplace_back(bytes);
@@ -73,8 +74,7 @@ class Cluster::Peer final : public Link::Handler {
   std::unique_ptr<Link> link;
   bool ready = false;
   bool to_head = false;
-  bool joining = false;  // on the head: of a node that is or wants to be a member
-  RefusalKind refusal = RefusalKind::kNone;
+  bool joining = false;             // on the head: of a node that is or wants to be a member
   std::deque<std::string> waiting;  // until it is ready
 
  private:
@@ -145,6 +145,7 @@ Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingN
   } else {
     cluster->head_address_ = options.head_address;
     cluster->lease_ = std::make_unique<NodeLease>();
+    cluster->join_by_ns_ = NowNs() + kJoinNs;
     if (Status status = cluster->DialHead(); !status) return status.error();
   }
   return cluster;
@@ -246,7 +247,8 @@ void Cluster::Lost(Peer& peer, const Error& why) {
   if (peer.to_head) {
     if (head_link_ != peer.number) return;
     head_link_ = 0;
-    if (peer.refusal != RefusalKind::kNone || !self_) return host_.ClusterRefused(why.message);
+    if (!self_) return host_.ClusterRefused(why.message);
+    if (!leaving_) dial_again_ns_ = now + kDialAgainNs;
     std::vector<LeaseAction> actions;
     lease_->Handle(HeadLinkLost{now}, actions);
     return Perform(actions);
@@ -352,6 +354,7 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
       lease_->Handle(HeadAccepted{accepted->epoch, accepted->beat, accepted->node, accepted->lease_ns, NowNs()},
                      actions);
       self_ = accepted->node;
+      head_ = accepted->head;
       if (first) host_.ClusterJoined(self_);
       return Perform(actions);
     }
@@ -372,7 +375,7 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
     }
     if (auto* vanished = std::get_if<NodeVanished>(&message)) return Vanish(vanished->node, vanished->why);
   }
-  host_.NodeMessageCame(from, message);
+  host_.NodeMessageCame(from ? from : head_, message);
 }
 
 void Cluster::Vanish(NodeNumber node, const std::string& why) {
@@ -445,8 +448,7 @@ void Cluster::Perform(std::vector<LeaseAction>& actions) {
     } else if (auto* beat = std::get_if<SendBeat>(&action)) {
       SendToHead(NodeBeat{beat->beat, beat->epoch});
     } else if (std::holds_alternative<LinkToHead>(action)) {
-      if (leaving_ || head_link_ != 0) continue;
-      if (Status status = DialHead(); !status) dial_again_ns_ = NowNs() + kDialAgainNs;
+      if (!leaving_ && head_link_ == 0) dial_again_ns_ = std::min(dial_again_ns_, NowNs() + kDialAgainNs);
     } else if (auto* give_up = std::get_if<GiveUpWork>(&action)) {
       return host_.ClusterRefused("the head has given this node up: " + give_up->why);
     }
@@ -461,7 +463,7 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
       if (found != peers_.end()) {
         found->second->node = accept->node;
         found->second->Send(
-            EncodeNodeMessage(NodeAccepted{accept->node, accept->epoch, accept->beat, accept->lease_ns}));
+            EncodeNodeMessage(NodeAccepted{accept->node, self_, accept->epoch, accept->beat, accept->lease_ns}));
         for (const auto& [node, other] : nodes_) {
           found->second->Send(EncodeNodeMessage(NodeAppeared{node, other.name, other.address, other.resources}));
         }
@@ -536,12 +538,16 @@ int64_t Cluster::NextDeadline() const {
   int64_t next = std::min(listener_ ? listener_->NextDeadline() : INT64_MAX, dial_again_ns_);
   for (const auto& [number, peer] : peers_) next = std::min(next, peer->link->NextDeadline());
   for (const auto& [number, channel] : dialled_) next = std::min(next, channel->link->NextDeadline());
+  if (lease_ && !self_) next = std::min(next, join_by_ns_);
   if (membership_) next = std::min(next, membership_->next_wakeup_ns());
   if (lease_) next = std::min(next, lease_->next_wakeup_ns());
   return next;
 }
 
 void Cluster::Tick(int64_t now_ns) {
+  if (lease_ && !self_ && join_by_ns_ <= now_ns) {
+    return host_.ClusterRefused("the head at " + head_address_ + " does not answer");
+  }
   // First of all: whether we may still believe in our lease.
   if (lease_ && lease_->next_wakeup_ns() <= now_ns) {
     std::vector<LeaseAction> actions;

@@ -107,6 +107,7 @@ class Cluster final : private LinkListener::AcceptHandler {
   std::string own_address_;
   std::string head_address_;
   NodeNumber self_;
+  NodeNumber head_;  // on a node that has joined
   std::map<NodeNumber, OtherNode> nodes_;
 
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by number
@@ -125,6 +126,7 @@ class Cluster final : private LinkListener::AcceptHandler {
   uint64_t own_link_ = 0;                // the head's own membership
   uint64_t own_beat_ = 0;
   int64_t dial_again_ns_ = INT64_MAX;
+  int64_t join_by_ns_ = INT64_MAX;
   uint32_t refusals_told_ = 0;
   bool leaving_ = false;
 };

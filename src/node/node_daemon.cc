@@ -473,6 +473,12 @@ void NodeDaemon::Handle(Process& process, AskShape& message) {
 
 ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
   ShapeFact fact = scheduler_->Explain(shape);
+  if (cluster_) {
+    // What others hold there is not known here; but whoever waits for it may yet be served.
+    for (const auto& [node, other] : cluster_->nodes()) {
+      if (node != cluster_->self() && ResourceLedger(other.resources).Fits(shape)) ++fact.starting;
+    }
+  }
   for (HolderFact& holder : fact.holders) {
     if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;
     if (std::string name = directory_.ClassOf(holder.worker); !name.empty()) holder.actor = "actor " + name;

@@ -225,7 +225,10 @@ class NodeDaemon : private Cluster::Host {
   void Open();
   bool IsElsewhere(ProcessId process) const;
   void SendElsewhere(ProcessId process, const Message& message);
+  void WantChannel(ProcessId submitter, ProcessId worker);
   void GrantElsewhere(const GrantLease& action);
+  void TellElsewhere(const TellWatcher& action);
+  void AskElsewhere(Process& process, ObjectId actor, const Message& message);
   void RemoteProcessDied(ProcessId id, int32_t pid, const std::string& how);
   void EndProcessesOf(Job& job);
   void FreeHere(const std::vector<Location>& locations, Process* sender);

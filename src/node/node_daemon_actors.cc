@@ -33,6 +33,8 @@ void NodeDaemon::Handle(Process& process, ListActors& message) {
 }
 
 void NodeDaemon::Handle(Process& process, WatchActor& message) {
+  // An actor is known on the node of its creator.
+  if (IsElsewhere(message.actor.owner)) return AskElsewhere(process, message.actor, message);
   bool owner_lives = Find(message.actor.owner) != nullptr;
   directory_.Handle(ActorWatched{process.id, message.actor, owner_lives}, directory_actions_);
 }
@@ -42,6 +44,7 @@ void NodeDaemon::Handle(Process& process, ReleaseActor& message) {
 }
 
 void NodeDaemon::Handle(Process& process, KillActor& message) {
+  if (IsElsewhere(message.actor.owner)) return AskElsewhere(process, message.actor, message);
   bool owner_lives = Find(message.actor.owner) != nullptr;
   directory_.Handle(ActorKilled{process.id, message.actor, message.no_restart != 0, owner_lives}, directory_actions_);
 }
@@ -90,6 +93,7 @@ void NodeDaemon::Perform(const SettleActor& action) {
 }
 
 void NodeDaemon::Perform(const TellWatcher& action) {
+  if (IsElsewhere(action.process)) return TellElsewhere(action);
   auto* watcher = Find(action.process);
   if (watcher == nullptr || watcher->stage != Process::Stage::kReady) return;  // its burial tells the directory
   if (action.open_channel) {

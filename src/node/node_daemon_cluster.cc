@@ -154,6 +154,12 @@ void NodeDaemon::HandleNode(NodeNumber from, ForProcess& message) {
     scheduler_->Handle(LeaseHadElsewhere{message.process, granted->shape}, scheduler_actions_);
     return Send(*process, decoded);
   }
+  if (auto* change = std::get_if<ActorChanged>(&decoded)) {
+    if (process == nullptr || process->stage != Process::Stage::kReady) return;
+    auto waiting = awaiting_channel_.find({message.process, change->worker});
+    if (waiting != awaiting_channel_.end()) return waiting->second.push_back(std::move(decoded));
+    return Send(*process, decoded);
+  }
   const bool known = std::holds_alternative<LeaseRecalled>(decoded) || std::holds_alternative<LeaseRefused>(decoded) ||
                      std::holds_alternative<ProcessDied>(decoded) || std::holds_alternative<WorkerOutput>(decoded) ||
                      std::holds_alternative<ObjectsFreed>(decoded);
@@ -171,6 +177,14 @@ void NodeDaemon::HandleNode(NodeNumber from, FromProcess& message) {
     scheduler_->Handle(LeaseReturned{message.process, returned->lease}, scheduler_actions_);
   } else if (auto* freed = std::get_if<FreeObjects>(&decoded)) {
     FreeHere(freed->locations, nullptr);
+  } else if (auto* watch = std::get_if<WatchActor>(&decoded)) {
+    remote_peers_.insert(message.process);
+    const bool owner_lives = Find(watch->actor.owner) != nullptr;
+    directory_.Handle(ActorWatched{message.process, watch->actor, owner_lives}, directory_actions_);
+  } else if (auto* kill = std::get_if<KillActor>(&decoded)) {
+    const bool owner_lives = Find(kill->actor.owner) != nullptr;
+    directory_.Handle(ActorKilled{message.process, kill->actor, kill->no_restart != 0, owner_lives},
+                      directory_actions_);
   }
 }
 
@@ -203,7 +217,9 @@ void NodeDaemon::RemoteProcessDied(ProcessId id, int32_t pid, const std::string&
     Send(*other, ProcessDied{id, pid, how});
     if (other->doorbell) other->doorbell->WakeAll();
   }
+  // What was granted there is void; an actor there is dead, and its watchers hear it before the death of its worker.
   std::erase_if(awaiting_channel_, [&](const auto& entry) { return entry.first.second == id; });
+  directory_.Handle(ProcessEnded{id, pid, how, NowNs()}, directory_actions_);
   if (remote_clients_.erase(id) > 0) scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
   // A driver: all that was started for it ends.
   if (Job* job = FindJob(id); job != nullptr && !job->ending) EndProcessesOf(*job);
@@ -234,11 +250,31 @@ void NodeDaemon::GrantElsewhere(const GrantLease& action) {
   WEFT_CHECK(worker != nullptr, "the scheduler knows the living only");
   PoolOf(action.worker).WorkerWasLeased(action.worker);
   worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
-  remote_peers_.insert(action.process);
-  if (wanted_channels_.insert({action.process, action.worker}).second) {
-    cluster_->Send(NodeOf(action.process), ChannelWanted{action.process, action.worker});
-  }
+  WantChannel(action.process, action.worker);
   SendElsewhere(action.process, LeaseGranted{action.shape, action.lease, action.worker, action.gpus});
+}
+
+void NodeDaemon::WantChannel(ProcessId submitter, ProcessId worker) {
+  remote_peers_.insert(submitter);
+  if (!wanted_channels_.insert({submitter, worker}).second) return;
+  cluster_->Send(NodeOf(submitter), ChannelWanted{submitter, worker});
+}
+
+void NodeDaemon::TellElsewhere(const TellWatcher& action) {
+  if (action.open_channel) {
+    if (Find(action.change.worker) == nullptr) return;  // its actor's next change is on its way
+    WantChannel(action.process, action.change.worker);
+  }
+  SendElsewhere(action.process, action.change);
+}
+
+// About an actor that another node knows. If that node is gone, so is the actor.
+void NodeDaemon::AskElsewhere(Process& process, ObjectId actor, const Message& message) {
+  const NodeNumber node = NodeOf(actor.owner);
+  if (cluster_->Knows(node)) return cluster_->Send(node, FromProcess{process.id, process.job, Encode(message)});
+  ActorChanged dead{actor, static_cast<uint8_t>(ActorState::kDead)};
+  dead.why = "its node has left the cluster";
+  Send(process, dead);
 }
 
 void NodeDaemon::HandleNode(NodeNumber from, ChannelWanted& message) {
@@ -266,6 +302,10 @@ void NodeDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool di
     for (auto& message : waiting) {
       if (auto* granted = std::get_if<LeaseGranted>(&message)) {
         cluster_->Send(NodeOf(worker), FromProcess{submitter, {}, Encode(ReturnLease{granted->lease})});
+      } else if (auto* change = std::get_if<ActorChanged>(&message); change != nullptr && own != nullptr) {
+        ActorChanged unreachable{change->actor, static_cast<uint8_t>(ActorState::kDead), change->incarnation};
+        unreachable.why = "there is no connection to its node";
+        Send(*own, unreachable);
       }
     }
     return;

@@ -184,7 +184,10 @@ void NodeDaemon::OnSignal() {
   signalfd_siginfo info;
   bool terminate = false;
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) terminate |= info.ssi_signo == SIGTERM;
-  if (terminate) return EndSession(0);
+  if (terminate) {
+    if (cluster_) cluster_->Leave();
+    return EndSession(0);
+  }
   ReapChildren();
 }
 

@@ -14,7 +14,7 @@ void Fields(V& v, NodeJoins& m) {
 }
 template <class V>
 void Fields(V& v, NodeAccepted& m) {
-  v(m.node, m.epoch, m.beat, m.lease_ns);
+  v(m.node, m.head, m.epoch, m.beat, m.lease_ns);
 }
 template <class V>
 void Fields(V& v, NodeRefused& m) {

@@ -50,6 +50,7 @@ struct NodeJoins {  // to the head, first of all
 };
 struct NodeAccepted {
   NodeNumber node;
+  NodeNumber head;  // the head's own
   uint64_t epoch = 0;
   uint64_t beat = 0;
   int64_t lease_ns = 0;
