@@ -295,7 +295,7 @@ def test_an_address_where_nobody_listens_or_somebody_else(nodes):
     nodes.run("start", "--head", "--port=0", "--num-cpus=1")  # makes the token
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
-        address = "127.0.0.1:%d" % stranger.getsockname()[1]
+        address = f"127.0.0.1:{stranger.getsockname()[1]}"
         nobody = nodes.run("start", f"--address={address}", check=False)
         assert nobody.returncode == 1
         assert address in nobody.stderr
