@@ -115,8 +115,8 @@ def test_get_in_another_thread_ends_with_the_session(no_session):
         ({"ignore_reinit_error": 1}, TypeError, ["ignore_reinit_error"]),
         ({"logging_level": "LOUD"}, ValueError, ["logging_level", "LOUD"]),
         ({"address": 5}, TypeError, ["address"]),
-        ({"address": "auto"}, NotImplementedError, ["address", "auto", "not yet"]),
-        ({"address": "10.0.0.1:6379"}, NotImplementedError, ["10.0.0.1:6379"]),
+        ({"address": "somewhere"}, ValueError, ["address", "somewhere", "auto", "host:port"]),
+        ({"address": "10.0.0.1:6379"}, RuntimeError, ["10.0.0.1:6379", "weft start"]),
         ({"num_cpu": 2}, TypeError, ["num_cpu", "did you mean 'num_cpus'"]),
         ({"zzz": 2}, TypeError, ["zzz", "num_cpus"]),
         ({"runtime_env": {"env_vars": {}}}, NotImplementedError, ["runtime_env"]),
@@ -139,9 +139,14 @@ def test_arguments_that_ask_for_nothing(no_session):
 
 
 def test_address_from_the_environment(no_session, monkeypatch):
-    monkeypatch.setenv("WEFT_ADDRESS", "somewhere:1")
-    with pytest.raises(NotImplementedError, match="WEFT_ADDRESS"):
+    monkeypatch.setenv("WEFT_ADDRESS", "somewhere")
+    with pytest.raises(ValueError, match="WEFT_ADDRESS"):
         weft.init()
+    monkeypatch.setenv("WEFT_ADDRESS", "somewhere:1")
+    with pytest.raises(RuntimeError, match="somewhere:1 runs on this machine"):
+        weft.init()
+    monkeypatch.setenv("WEFT_ADDRESS", "local")
+    weft.init(num_cpus=1)
 
 
 def test_missing_program_is_said(no_session, monkeypatch):
