@@ -258,7 +258,8 @@ def _status(arguments: list) -> int:
     if not found:
         raise _Failure("no session of yours runs on this machine; weft.init() starts one")
     for node in found:
-        print(f"session {node['daemon_pid']}, driver {node['driver_pid']}, in {node['working_directory']}")
+        driver = f"driver {node['driver_pid']}, in {node['working_directory']}" if node["driver_pid"] else "no driver"
+        print(f"session {node['daemon_pid']}, {driver}")
         for name, total in node["resources_total"].items():
             print(f"  {name}: {_plain(total - node['resources_available'].get(name, 0.0))} of {_plain(total)} in use")
         used, size = node["object_store_used_bytes"], node["object_store_bytes"]
