@@ -10,6 +10,8 @@ thread_local uint64_t t_execution = 0;
 
 // What fits into one message beside everything else (kMaxMessageBytes).
 constexpr size_t kMaxEntrusted = 3 << 20;
+// How often somebody who waits for the daemon looks whether a signal wants handling.
+constexpr int64_t kAskAgainNs = 100'000'000;
 
 }  // namespace
 
@@ -185,13 +187,16 @@ template <class Answer>
 Result<Answer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>& lock, std::unordered_map<uint64_t, Answer>& answers,
                                     uint64_t question, const GiveUp& give_up) {
   for (;;) {
-    WaitOutcome outcome = WaitUntil(lock, -1, false, [&] { return answers.contains(question); });
+    // A signal that came just before the sleep does not interrupt it, so it is asked for now and then.
+    WaitOutcome outcome = WaitUntil(lock, NowNs() + kAskAgainNs, false, [&] { return answers.contains(question); });
     if (auto found = answers.find(question); found != answers.end()) {
       Answer answer = std::move(found->second);
       answers.erase(found);
       return answer;
     }
-    if (outcome != WaitOutcome::kInterrupted) return Error{ErrorKind::kGone, "the session has ended"};
+    if (outcome != WaitOutcome::kInterrupted && outcome != WaitOutcome::kTimedOut) {
+      return Error{ErrorKind::kGone, "the session has ended"};
+    }
     if (!give_up) continue;
     lock.unlock();
     const bool gives_up = give_up();
