@@ -680,7 +680,8 @@ void Owner::PushRefused(uint64_t task_handle, int64_t now_ns, Actions& out) {
 void Owner::FailPushed(uint64_t task_handle, std::string_view error, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
   Task* task = tasks_.Find(task_handle);
-  if (!task || task->state != TaskState::kPushed) return;
+  if (!task || (task->state != TaskState::kPushed && task->state != TaskState::kRevoking)) return;
+  if (task->state == TaskState::kRevoking) RevokeEnded(task);
   TakeBack(task, out);
   FailTask(task, ValueKind::kSystemError, error, out);
   Settle(out);

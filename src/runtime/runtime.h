@@ -328,6 +328,7 @@ class Runtime {
   // To the event log; right after the submission.
   void NoteSubmitted(const TaskTemplate* what, std::span<Object* const> dependencies);
   bool PushTask(int32_t worker, Task* task);
+  static const Location* OutOfReach(const Task& task, ProcessId worker);
   bool CoresAreFree() const;  // for this process and each worker that is busy with its tasks
   bool Define(Peer& peer, const TaskTemplate* what);
   bool SendLease(Peer& peer, const LeasedWorker& worker);
