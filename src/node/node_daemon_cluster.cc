@@ -46,7 +46,7 @@ void NodeDaemon::Open() {
   next_number_ = (self << 32) + 1;
   SetUp(options_.resources, options_.object_store_bytes);
   exchange_ = std::make_unique<ObjectExchange>(*cluster_, *budget_, budget_actions_, segments_,
-                                                static_cast<ObjectExchange::Host&>(*this));
+                                               static_cast<ObjectExchange::Host&>(*this));
   auto fail = [&](const Error& error) {
     if (auto started = std::exchange(started_, nullptr)) started(error);
     EndSession(1);
