@@ -1,7 +1,7 @@
 """Large values between the nodes of a cluster: fetched, shared, freed, lost.
 
-The nodes are real daemons on this machine. `lamp` is a resource that the second node alone has, so what asks for it runs
-there; the program runs on the first.
+The nodes are real daemons on this machine. `lamp` is a resource that the second node alone has, so what asks for it
+runs there; the program runs on the first.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def test_arrays_are_views_of_what_was_fetched(pair):
 
     array = weft.get(squares.remote(3_000_000))
     print(int(array[-1]), bool((array == numpy.arange(3_000_000) ** 2).all()), array.flags.writeable)
-    again = weft.get(look_sum := weft.remote(num_cpus=0, resources={"lamp": 1})(lambda a: int(a.sum())).remote(array))
-    print(again == int(array.sum()))
+    total = weft.remote(num_cpus=0, resources={"lamp": 1})(lambda a: int(a.sum()))
+    print(weft.get(total.remote(array)) == int(array.sum()))
     """)
     ) == (f"{2_999_999**2} True False\nTrue\n")
 
@@ -109,8 +109,7 @@ def test_a_large_argument_goes_to_another_node(pair):
         indented("""
     value = weft.put(b"a" * 20_000_000 + b"z")
     print(weft.get([look.remote(value), look.remote(value), look.remote(b"q" * 3_000_000)]))
-    print(weft.get(look.remote(make.remote(2_000_000, 3))), weft.get(look.remote(weft.put(make.remote(1))) if 0 else
-          look.remote(b"small")))
+    print(weft.get(look.remote(make.remote(2_000_000, 3))), weft.get(look.remote(b"small")))
     """)
     ) == (
         "[(20000001, b'a', b'z'), (20000001, b'a', b'z'), (3000000, b'q', b'q')]\n"
