@@ -42,31 +42,53 @@ class Cluster::Peer final : public Link::Handler {
       cluster_.lease_->Handle(HeadLinked{NowNs()}, actions);
       cluster_.Perform(actions);
     }
-    for (auto& bytes : std::exchange(waiting, {})) Send(bytes);
+    for (auto& queued : std::exchange(waiting, {})) {
+      if (queued.keeper) {
+        SendChunk(queued.bytes, queued.payload, std::move(queued.keeper));
+      } else {
+        Send(queued.bytes);
+      }
+    }
   }
   void LinkMessage(Link&, std::string_view bytes) override { cluster_.Received(*this, bytes); }
   uint8_t* LinkChunkBegan(Link&, std::string_view header, size_t bytes) override {
     ChunkHead head;
-    if (header.size() != sizeof head || !node) return nullptr;
+    if (header.size() != sizeof head || !Other()) return nullptr;
     std::memcpy(&head, header.data(), sizeof head);
     chunk_bytes_ = bytes;
-    return cluster_.host_.ChunkBegan(node, head, bytes);
+    chunk_request = head.request;
+    return cluster_.host_.ChunkBegan(Other(), head, bytes);
   }
   void LinkChunkEnded(Link&, std::string_view header) override {
     ChunkHead head;
-    if (header.size() != sizeof head || !node) return;
+    chunk_request = 0;
+    if (header.size() != sizeof head || !Other()) return;
     std::memcpy(&head, header.data(), sizeof head);
-    cluster_.host_.ChunkEnded(node, head, chunk_bytes_);
+    cluster_.host_.ChunkEnded(Other(), head, chunk_bytes_);
   }
   void LinkClosed(Link&, const Error& why) override { cluster_.Lost(*this, why); }
   void Send(std::string_view bytes) {
     if (!ready) {
-      waiting.emplace_back(bytes);
+      waiting.push_back({std::string(bytes), {}, nullptr});
       return;
     }
     // A queue of 64 MB that nobody reads: the peer is as good as gone, and its beats will say so.
     [[maybe_unused]] auto outcome = link->Send(bytes);
   }
+  void SendChunk(std::string_view header, std::span<const uint8_t> payload, std::shared_ptr<const void> keeper) {
+    if (!ready) {
+      waiting.push_back({std::string(header), payload, std::move(keeper)});
+      return;
+    }
+    [[maybe_unused]] auto outcome = link->SendChunk(header, payload, std::move(keeper));
+  }
+  NodeNumber Other() const { return to_head ? cluster_.head_ : node; }
+
+  struct Waiting {  // a message, or a chunk with its header
+    std::string bytes;
+    std::span<const uint8_t> payload;
+    std::shared_ptr<const void> keeper;
+  };
 
   Cluster& cluster_;
   const uint64_t number;
@@ -74,8 +96,9 @@ class Cluster::Peer final : public Link::Handler {
   std::unique_ptr<Link> link;
   bool ready = false;
   bool to_head = false;
-  bool joining = false;             // on the head: of a node that is or wants to be a member
-  std::deque<std::string> waiting;  // until it is ready
+  bool joining = false;         // on the head: of a node that is or wants to be a member
+  std::deque<Waiting> waiting;  // until it is ready
+  uint64_t chunk_request = 0;   // of the chunk that is being received; 0: none
 
  private:
   size_t chunk_bytes_ = 0;
@@ -243,6 +266,8 @@ void Cluster::Received(Peer& peer, std::string_view bytes) {
 void Cluster::Lost(Peer& peer, const Error& why) {
   ended_.push_back(peer.number);
   peer.ready = false;
+  peer.waiting.clear();
+  if (self_ && Knows(peer.Other())) host_.LinkBroken(peer.Other());
   const int64_t now = NowNs();
   if (peer.to_head) {
     if (head_link_ != peer.number) return;
@@ -314,9 +339,20 @@ void Cluster::SendToAll(const NodeMessage& message) {
 
 void Cluster::SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
                         std::shared_ptr<const void> keeper) {
-  Peer* peer = PeerFor(to);
-  if (!peer || !peer->ready) return;
-  [[maybe_unused]] auto outcome = peer->link->SendChunk(HeaderBytes(head), payload, std::move(keeper));
+  if (Peer* peer = PeerFor(to)) peer->SendChunk(HeaderBytes(head), payload, std::move(keeper));
+}
+
+void Cluster::DiscardChunk(NodeNumber from, uint64_t request) {
+  for (auto& [number, peer] : peers_) {
+    if (peer->Other() == from && peer->chunk_request == request) peer->link->DiscardChunk();
+  }
+}
+
+std::string Cluster::Describe(NodeNumber node) const {
+  const std::string number = "node " + std::to_string(node.value);
+  if (auto found = nodes_.find(node); found != nodes_.end()) return number + " (" + found->second.name + ")";
+  if (auto found = gone_.find(node); found != gone_.end()) return found->second;
+  return number + ", which is not in the cluster";
 }
 
 void Cluster::DialChannel(ProcessId submitter, ProcessId worker) {
@@ -379,7 +415,10 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
 }
 
 void Cluster::Vanish(NodeNumber node, const std::string& why) {
-  if (nodes_.erase(node) == 0) return;
+  auto known = nodes_.find(node);
+  if (known == nodes_.end()) return;
+  gone_[node] = Describe(node) + ", which is no longer in the cluster (" + why + ")";
+  nodes_.erase(known);
   if (auto found = outgoing_.find(node); found != outgoing_.end()) {
     peers_.at(found->second)->link->Close();
     ended_.push_back(found->second);

@@ -45,6 +45,8 @@ class Cluster final : private LinkListener::AcceptHandler {
     // Where the payload of a chunk goes, and that it is there; see Link::Handler.
     virtual uint8_t* ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
     virtual void ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
+    // A link with the node has ended, and what was on its way with it. The node may be well.
+    virtual void LinkBroken(NodeNumber node) = 0;
 
    protected:
     ~Host() = default;
@@ -64,6 +66,8 @@ class Cluster final : private LinkListener::AcceptHandler {
   };
   const std::map<NodeNumber, OtherNode>& nodes() const { return nodes_; }  // this one too
   bool Knows(NodeNumber node) const { return nodes_.contains(node); }
+  // In words, also of one that has gone: which, and why.
+  std::string Describe(NodeNumber node) const;
 
   // To another node, or to the head (0). What cannot be sent is lost: the head will declare the node dead.
   void Send(NodeNumber to, const NodeMessage& message);
@@ -71,6 +75,8 @@ class Cluster final : private LinkListener::AcceptHandler {
   void SendToAll(const NodeMessage& message);
   void SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
                  std::shared_ptr<const void> keeper);
+  // The chunk that is being received in answer to this request has no place any more (Link::DiscardChunk).
+  void DiscardChunk(NodeNumber from, uint64_t request);
   // Begins to connect; the host hears of the outcome.
   void DialChannel(ProcessId submitter, ProcessId worker);
   void Leave();
@@ -109,6 +115,7 @@ class Cluster final : private LinkListener::AcceptHandler {
   NodeNumber self_;
   NodeNumber head_;  // on a node that has joined
   std::map<NodeNumber, OtherNode> nodes_;
+  std::map<NodeNumber, std::string> gone_;  // in words
 
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by number
   uint64_t next_peer_ = 1;

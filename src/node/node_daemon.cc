@@ -141,6 +141,10 @@ int NodeDaemon::Run() {
       }
     }
     if (cluster_ && !ended_) cluster_->Tick(now);
+    if (exchange_ && !ended_) {
+      exchange_->Tick(NowNs());
+      Settle();
+    }
     TellHead();
     FlushAll();
     PauseOrResumeOutput();
@@ -165,6 +169,7 @@ int64_t NodeDaemon::NextDeadline() const {
     if (job->guest_pool) next = std::min(next, job->guest_pool->next_wakeup_ns());
   }
   if (cluster_) next = std::min(next, cluster_->NextDeadline());
+  if (exchange_) next = std::min(next, exchange_->NextDeadline());
   if (scheduler_) {
     next = std::min({next, scheduler_->next_wakeup_ns(), directory_.next_wakeup_ns()});
     next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
@@ -452,18 +457,22 @@ void NodeDaemon::FreeHere(const std::vector<Location>& all, Process* sender) {
       }
       continue;
     }
-    if (auto* target = Find(writer); target != nullptr && target->stage == Process::Stage::kReady) {
-      if (sender != nullptr) {
-        Forward(*sender, *target, ObjectsFreed{std::move(locations)});
-      } else {
-        Send(*target, ObjectsFreed{std::move(locations)});
-      }
-      continue;
-    }
-    uint64_t freed = 0;
-    for (const auto& location : locations) freed += segments_.FreeDead(location);
-    if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{writer, freed, NowNs()}, budget_actions_);
+    // What other nodes have of it goes first.
+    if (exchange_) locations = exchange_->Freed(std::move(locations));
+    if (!locations.empty()) FreeInSegment(segment, std::move(locations), sender);
   }
+}
+
+void NodeDaemon::FreeInSegment(SegmentId segment, std::vector<Location> locations, Process* sender) {
+  const ProcessId writer{segment.value};
+  if (auto* target = Find(writer); target != nullptr && target->stage == Process::Stage::kReady) {
+    if (sender != nullptr) return Forward(*sender, *target, ObjectsFreed{std::move(locations)});
+    return Send(*target, ObjectsFreed{std::move(locations)});
+  }
+  uint64_t freed = 0;
+  for (const auto& location : locations) freed += segments_.FreeDead(location);
+  if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{writer, freed, NowNs()}, budget_actions_);
+  if (exchange_) exchange_->SegmentChanged(segment);
 }
 
 void NodeDaemon::Handle(Process& process, AskShape& message) {
@@ -547,12 +556,14 @@ void NodeDaemon::ForgetEndedJobs() {
     }
     for (SegmentId segment : job.segments) {
       const uint64_t freed = segments_.Forget(segment);
+      if (exchange_) exchange_->SegmentChanged(segment);
       if (freed > 0) {
         budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
       }
     }
     return true;
   });
+  if (exchange_ && processes_.empty()) exchange_->LastProcessEnded();
   Settle();
 }
 
@@ -764,14 +775,18 @@ void NodeDaemon::Perform(const GiveUpStarting& action) {
 }
 
 void NodeDaemon::Perform(const MemoryBudget::Grant& action) {
+  if (exchange_ && action.process == exchange_->account())
+    return exchange_->MemoryGranted(action.request, action.bytes);
   if (auto* process = Find(action.process)) Send(*process, MemoryReserved{action.request, 1, ""});
 }
 
 void NodeDaemon::Perform(const MemoryBudget::Refuse& action) {
+  if (exchange_ && action.process == exchange_->account()) return exchange_->MemoryRefused(action.request, action.why);
   if (auto* process = Find(action.process)) Send(*process, MemoryReserved{action.request, 0, action.why});
 }
 
 void NodeDaemon::Perform(const MemoryBudget::AskTrim& action) {
+  if (exchange_ && action.process == exchange_->account()) return exchange_->Trim(action.bytes);
   if (auto* process = Find(action.process)) Send(*process, TrimMemory{action.bytes});
 }
 

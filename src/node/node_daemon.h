@@ -29,6 +29,7 @@
 #include "node/cluster.h"
 #include "node/job.h"
 #include "node/lasting_node.h"
+#include "node/object_exchange.h"
 #include "node/observers.h"
 #include "node/worker_pool.h"
 #include "object_store/memory_budget.h"
@@ -41,7 +42,7 @@
 
 namespace weft::core {
 
-class NodeDaemon : private Cluster::Host {
+class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
  public:
   // `driver` is the socket to the driver. The calling process must have one thread.
   static Result<std::unique_ptr<NodeDaemon>> Create(UniqueFd driver);
@@ -137,6 +138,8 @@ class NodeDaemon : private Cluster::Host {
   void Handle(Process& process, ActorExiting& message);
   void Handle(Process& process, AskShape& message);
   void Handle(Process& process, KeepActor& message);
+  void Handle(Process& process, FetchObject& message);
+  void Handle(Process& process, ReleaseObject& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
   void Refuse(Process& process, const std::string& why);
@@ -211,8 +214,11 @@ class NodeDaemon : private Cluster::Host {
   void NodeMessageCame(NodeNumber from, NodeMessage& message) override;
   void NodeIsGone(NodeNumber node, const std::string& why) override;
   void ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) override;
-  uint8_t* ChunkBegan(NodeNumber, const ChunkHead&, size_t) override { return nullptr; }
-  void ChunkEnded(NodeNumber, const ChunkHead&, size_t) override {}
+  uint8_t* ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) override;
+  void ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) override;
+  void LinkBroken(NodeNumber node) override;
+  void TellProcess(ProcessId process, const Message& message) override;
+  void FreeNow(const std::vector<Location>& locations) override;
   void HandleNode(NodeNumber from, JobDescribed& message);
   void HandleNode(NodeNumber from, WorkAssigned& message);
   void HandleNode(NodeNumber from, WishServed& message);
@@ -232,6 +238,7 @@ class NodeDaemon : private Cluster::Host {
   void RemoteProcessDied(ProcessId id, int32_t pid, const std::string& how);
   void EndProcessesOf(Job& job);
   void FreeHere(const std::vector<Location>& locations, Process* sender);
+  void FreeInSegment(SegmentId segment, std::vector<Location> locations, Process* sender);
   void TellHead();
 
   // ---- output
@@ -302,6 +309,7 @@ class NodeDaemon : private Cluster::Host {
   NodeLoad told_load_;
   bool load_told_ = false;
   std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<ObjectExchange> exchange_;
 
   std::unique_ptr<Observers> observers_;
   std::deque<DeadProcess> dead_;  // the latest ones

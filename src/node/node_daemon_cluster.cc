@@ -45,6 +45,8 @@ void NodeDaemon::Open() {
   const uint64_t self = cluster_->self().value;
   next_number_ = (self << 32) + 1;
   SetUp(options_.resources, options_.object_store_bytes);
+  exchange_ = std::make_unique<ObjectExchange>(*cluster_, *budget_, budget_actions_, segments_,
+                                               static_cast<ObjectExchange::Host&>(*this));
   auto fail = [&](const Error& error) {
     if (auto started = std::exchange(started_, nullptr)) started(error);
     EndSession(1);
@@ -88,7 +90,11 @@ void NodeDaemon::NodeMessageCame(NodeNumber from, NodeMessage& message) {
   if (!scheduler_ || ended_) return;
   std::visit(
       [&](auto& m) {
-        if constexpr (requires { HandleNode(from, m); }) HandleNode(from, m);
+        if constexpr (requires { HandleNode(from, m); }) {
+          HandleNode(from, m);
+        } else if constexpr (requires { exchange_->Handle(from, m); }) {
+          exchange_->Handle(from, m);
+        }
       },
       message);
   Settle();
@@ -240,6 +246,41 @@ void NodeDaemon::NodeIsGone(NodeNumber node, const std::string& why) {
     if (NodeOf(id) == node) lost.insert(id);
   }
   for (ProcessId id : lost) RemoteProcessDied(id, 0, how);
+  exchange_->NodeIsGone(node);
+  Settle();
+}
+
+// ---- objects ------------------------------------------------------------------------------------------------------
+
+void NodeDaemon::Handle(Process& process, FetchObject& message) {
+  if (!exchange_) return Refuse(process, "asked for an object of another node, and there is none");
+  exchange_->Fetch(process.id, message);
+}
+
+void NodeDaemon::Handle(Process& process, ReleaseObject& message) {
+  if (exchange_) exchange_->Release(process.id, message);
+}
+
+void NodeDaemon::TellProcess(ProcessId id, const Message& message) {
+  if (auto* process = Find(id); process != nullptr && process->stage == Process::Stage::kReady) Send(*process, message);
+}
+
+void NodeDaemon::FreeNow(const std::vector<Location>& locations) {
+  for (const Location& location : locations) FreeInSegment(location.segment, {location}, nullptr);
+}
+
+uint8_t* NodeDaemon::ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) {
+  return exchange_ && !ended_ ? exchange_->ChunkBegan(from, head, bytes) : nullptr;
+}
+
+void NodeDaemon::ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) {
+  if (!exchange_ || ended_) return;
+  exchange_->ChunkEnded(from, head, bytes);
+  Settle();
+}
+
+void NodeDaemon::LinkBroken(NodeNumber node) {
+  if (exchange_) exchange_->LinkBroken(node);
 }
 
 // ---- channels -----------------------------------------------------------------------------------------------------

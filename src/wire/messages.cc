@@ -200,6 +200,22 @@ template <class V>
 void Fields(V& v, ShapeAnswer& m) {
   v(m.request, m.fact);
 }
+template <class V>
+void Fields(V& v, FetchObject& m) {
+  v(m.request, m.location);
+}
+template <class V>
+void Fields(V& v, ReleaseObject& m) {
+  v(m.request);
+}
+template <class V>
+void Fields(V& v, ObjectFetched& m) {
+  v(m.request, m.location);
+}
+template <class V>
+void Fields(V& v, ObjectUnfetchable& m) {
+  v(m.request, m.error);
+}
 
 std::string Encode(const Message& message) { return EncodeVariant(message); }
 Message Decode(std::string_view bytes) { return DecodeVariant<Message>(bytes); }

@@ -132,6 +132,14 @@ struct AskShape {  // who holds what of the resources in this shape? answered by
   ResourceAmounts shape;
 };
 
+struct FetchObject {  // the bytes lie on another node: a copy here, please; answered once, unless it is released before
+  uint64_t request = 0;  // the sender's number; from the answer on it uses the copy
+  Location location;     // there
+};
+struct ReleaseObject {  // no longer wanted, or no longer used
+  uint64_t request = 0;
+};
+
 // ---- from the daemon to a process -------------------------------------------------------------------------------
 
 struct Welcome {  // with two descriptors: the process's own doorbell page, and its event log if events are kept
@@ -240,6 +248,14 @@ struct ShapeAnswer {
   uint64_t request = 0;
   std::string fact;  // ShapeFact (wait_facts.h)
 };
+struct ObjectFetched {
+  uint64_t request = 0;
+  Location location;  // of the copy, in a segment of this node
+};
+struct ObjectUnfetchable {
+  uint64_t request = 0;
+  std::string error;  // a system error: name of the exception class, newline, message
+};
 
 // ---- observers: other programs of the same user that look at a session
 // ------------------------------------------------
@@ -302,7 +318,8 @@ using Message =
                  ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
-                 ShapeAnswer, KeepActor, SessionRefused, StreamOpened>;
+                 ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
+                 ObjectUnfetchable>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);
