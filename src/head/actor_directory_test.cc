@@ -42,6 +42,7 @@ std::string Describe(const DirectoryAction& action) {
     }
     std::string operator()(const KillActorWorker& a) { return "kill " + ToString(a.worker); }
     std::string operator()(const LetWorkerLeave& a) { return "let " + ToString(a.worker) + " leave"; }
+    std::string operator()(const FreeName& a) { return "free " + a.name_space + "/" + a.name; }
     std::string operator()(const RefuseSender& a) { return "refuse " + ToString(a.process) + ": " + a.why; }
   };
   return std::visit(Visitor{}, action);
@@ -161,6 +162,33 @@ TEST(ActorDirectory, AFailedConstructorIsFinal) {
   EXPECT_EQ(t.Watch(9, 1, 5),
             "tell 9: 1.5 is dead #1 (the constructor of actor Counter \"a\" raised an exception) [boom]");
   EXPECT_EQ(t.Create(1, 6, {.name = "a"}), "want 1.6");
+}
+
+TEST(ActorDirectory, InAClusterTheHeadSaysWhoseTheNameIs) {
+  Transcript t;
+  CreateActor message;
+  message.request = 3;
+  message.actor = t.Id(1, 5);
+  message.name = "a";
+  message.class_name = "Counter";
+  EXPECT_EQ(t.Watch(9, 1, 5), "");
+  EXPECT_EQ(t(ActorNameRefused{{ProcessId{1}, message}, {}, "", "the name is taken"}),
+            "answer 1 #3: an actor of class Counter cannot be created: the name is taken; "
+            "tell 1: 1.5 is dead (an actor of class Counter cannot be created: the name is taken); "
+            "tell 9: 1.5 is dead (an actor of class Counter cannot be created: the name is taken)");
+  message.actor = t.Id(1, 6);
+  EXPECT_EQ(t(ActorNameRefused{{ProcessId{1}, message}, t.Id(8, 2), "meta", ""}), "answer 1 #3: 8.2 meta");
+  EXPECT_EQ(t.directory.living(), 0u);
+  EXPECT_EQ(t(ActorNameRefused{{ProcessId{1}, message}, t.Id(8, 2), "meta", ""}),
+            "refuse 1: created an actor that cannot be");
+  EXPECT_EQ(t(ActorNameRefused{{ProcessId{2}, message}, {}, "", "no"}), "refuse 2: created an actor that cannot be");
+}
+
+TEST(ActorDirectory, AnActorThatCannotBeConstructedSaysWhy) {
+  Transcript t;
+  t.Create(1, 5, {.name = "a"});
+  EXPECT_EQ(t(ActorKilled{ProcessId{1}, t.Id(1, 5), true, true, "cannot be constructed: no", "boom"}),
+            "free ns/a; unwant 1.5; tell 1: 1.5 is dead (actor Counter \"a\" cannot be constructed: no) [boom]");
 }
 
 TEST(ActorDirectory, WhatTheSchedulerRefusesIsDead) {

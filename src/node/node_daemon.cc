@@ -141,6 +141,7 @@ int NodeDaemon::Run() {
       }
     }
     if (cluster_ && !ended_) cluster_->Tick(now);
+    if (!redials_.empty() && !ended_) DialAgain(now);
     TellHead();
     FlushAll();
     PauseOrResumeOutput();
@@ -165,6 +166,7 @@ int64_t NodeDaemon::NextDeadline() const {
     if (job->guest_pool) next = std::min(next, job->guest_pool->next_wakeup_ns());
   }
   if (cluster_) next = std::min(next, cluster_->NextDeadline());
+  for (const auto& [pair, redial] : redials_) next = std::min(next, redial.at_ns);
   if (scheduler_) {
     next = std::min({next, scheduler_->next_wakeup_ns(), directory_.next_wakeup_ns()});
     next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
@@ -297,7 +299,7 @@ void NodeDaemon::SetUp(ResourceAmounts resources, uint64_t store_bytes) {
 
 Job& NodeDaemon::OpenJob(ProcessId driver, OpenSession session) {
   auto job = std::make_unique<Job>();
-  job->driver = driver;
+  job->driver = job->output_to = driver;
   job->session = std::move(session);
   auto cpus = static_cast<uint64_t>(AmountOf(resources_, kCpu) / kResourceUnit);
   WorkerPool::Config pool;
@@ -420,6 +422,7 @@ void NodeDaemon::Handle(Process& process, ReleaseMemory& message) {
 }
 
 void NodeDaemon::Handle(Process& process, RouteTo& message) {
+  if (NodeOf(message.to) == kClusterNode) return;  // it counts no borrowers
   if ((message.to.value & kObserverBit) != 0) {
     return observers_->Send(message.to.value & ~kObserverBit, Routed{process.id, std::move(message.payload)});
   }
@@ -545,6 +548,10 @@ void NodeDaemon::ForgetEndedJobs() {
                     [&](const auto& process) { return process.second->job == job.driver; })) {
       return false;
     }
+    if (NodeOf(job.driver) == kClusterNode) {
+      orphan_segments_.insert(job.segments.begin(), job.segments.end());
+      return true;
+    }
     for (SegmentId segment : job.segments) {
       const uint64_t freed = segments_.Forget(segment);
       if (freed > 0) {
@@ -553,6 +560,14 @@ void NodeDaemon::ForgetEndedJobs() {
     }
     return true;
   });
+  if (jobs_.empty()) {
+    for (SegmentId segment : std::exchange(orphan_segments_, {})) {
+      const uint64_t freed = segments_.Forget(segment);
+      if (freed > 0) {
+        budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
+      }
+    }
+  }
   Settle();
 }
 
@@ -789,11 +804,8 @@ void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string tex
     if (output.name.size() > 80) output.name.resize(80);
     for (char& c : output.name) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     process->output[is_stderr ? 1 : 0].Append(output.text);
-    if (auto* driver = Find(process->job)) {
-      Send(*driver, output);
-    } else if (IsElsewhere(process->job)) {
-      SendElsewhere(process->job, output);
-    }
+    const Job* job = FindJob(process->job);
+    if (job != nullptr) Answer(job->output_to, output);
   }
 }
 
