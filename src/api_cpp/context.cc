@@ -21,8 +21,8 @@ std::string Hex(const char* format, uint64_t number) {
 }
 
 core::NodeInfo AskNode() {
-  detail::SessionState& state = detail::NeedSession();
-  detail::Using guard(state);
+  detail::Using session;
+  detail::SessionState& state = session.need();
   core::Observation seen = core::Ask(::geteuid(), state.runtime->node_pid(), 0, 0, core::NowNs() + core::kPatienceNs);
   if (!seen.node) throw WeftError("the node daemon cannot be asked for its resources: " + seen.error);
   return std::move(*seen.node);
@@ -43,7 +43,8 @@ std::map<std::string, double> cluster_resources() { return Amounts(AskNode().tot
 std::map<std::string, double> available_resources() { return Amounts(AskNode().available); }
 
 Context context() {
-  detail::SessionState& state = detail::NeedSession();
+  detail::Using session;
+  detail::SessionState& state = session.need();
   const core::Welcome& welcome = state.runtime->welcome();
   Context result;
   result.job_id = Hex("%08llx", welcome.driver.value);

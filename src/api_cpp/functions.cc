@@ -53,7 +53,8 @@ void FillTemplate(core::TaskTemplate& what, const TaskOptions& options, const st
 }
 
 const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& options) {
-  Runtime& runtime = NeedRuntime();
+  Using session;
+  Runtime& runtime = *session.need().runtime;
   core::ResourceAmounts shape =
       ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources);
   core::TaskTemplate what;
@@ -86,7 +87,8 @@ void SubmitTo(Runtime& runtime, const core::TaskTemplate* what, Encoder& argumen
 }  // namespace
 
 void Submit(FunctionRecord& function, Encoder& arguments, Object** returns) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   const Bound* bound = function.bound.load(std::memory_order_acquire);
   if (!bound || bound->epoch != state.epoch) [[unlikely]]
     bound = BindDefault(function, state.epoch);
@@ -94,7 +96,8 @@ void Submit(FunctionRecord& function, Encoder& arguments, Object** returns) {
 }
 
 void Submit(const core::TaskTemplate* what, Encoder& arguments, Object** returns) {
-  SubmitTo(NeedRuntime(), what, arguments, returns);
+  Using session;
+  SubmitTo(*session.need().runtime, what, arguments, returns);
 }
 
 }  // namespace weft::detail
