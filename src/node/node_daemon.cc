@@ -478,9 +478,14 @@ ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
   ShapeFact fact = scheduler_->Explain(shape);
   if (cluster_) {
     // What others hold there is not known here; but whoever waits for it may yet be served.
+    // Nor is anything hopeless: a node that has what none has may join.
+    bool somewhere = false;
     for (const auto& [node, other] : cluster_->nodes()) {
-      if (node != cluster_->self() && ResourceLedger(other.resources).Fits(shape)) ++fact.starting;
+      if (!ResourceLedger(other.resources).Fits(shape)) continue;
+      somewhere = true;
+      if (node != cluster_->self()) ++fact.starting;
     }
+    if (!somewhere) ++fact.starting;
   }
   for (HolderFact& holder : fact.holders) {
     if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;
