@@ -380,7 +380,7 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
   if (is_head()) {
     if (std::holds_alternative<NodeBeat>(message) || std::holds_alternative<NodeLoad>(message) ||
         std::holds_alternative<WishSent>(message) || std::holds_alternative<JobDescribed>(message) ||
-        std::holds_alternative<NodeFarewell>(message)) {
+        std::holds_alternative<WorkDeclined>(message) || std::holds_alternative<NodeFarewell>(message)) {
       return AtHead(from, message);
     }
   } else if (!from) {
@@ -414,10 +414,21 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
   host_.NodeMessageCame(from ? from : head_, message);
 }
 
+const JobDescribed* Cluster::FindJob(ProcessId job) const {
+  auto found = jobs_.find(job);
+  return found == jobs_.end() ? nullptr : &found->second;
+}
+
+void Cluster::ForgetJob(ProcessId job) {
+  jobs_.erase(job);
+  for (auto& [node, told] : told_jobs_) told.erase(job);
+}
+
 void Cluster::Vanish(NodeNumber node, const std::string& why) {
   auto known = nodes_.find(node);
   if (known == nodes_.end()) return;
   gone_[node] = Describe(node) + ", which is no longer in the cluster (" + why + ")";
+  const std::string described = "node " + std::to_string(node.value) + ", " + known->second.name + ": " + why;
   nodes_.erase(known);
   if (auto found = outgoing_.find(node); found != outgoing_.end()) {
     peers_.at(found->second)->link->Close();
@@ -425,7 +436,7 @@ void Cluster::Vanish(NodeNumber node, const std::string& why) {
     outgoing_.erase(found);
   }
   told_jobs_.erase(node);
-  host_.NodeIsGone(node, why);
+  host_.NodeIsGone(node, described);
 }
 
 void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
@@ -455,11 +466,15 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
                                     .job = wish->job.value,
                                     .shape = wish->shape,
                                     .count = wish->count,
-                                    .depth = wish->depth},
+                                    .depth = wish->depth,
+                                    .actor = static_cast<bool>(wish->actor)},
                          actions);
     }
   } else if (auto* job = std::get_if<JobDescribed>(&message)) {
-    jobs_[job->driver] = std::move(job->session);
+    KnowJob(std::move(*job));
+  } else if (auto* declined = std::get_if<WorkDeclined>(&message)) {
+    scheduler_->Handle(
+        PlacementRefused{from, declined->placement, WishId{declined->asker, declined->wish}, declined->count}, actions);
   } else if (std::holds_alternative<NodeFarewell>(message)) {
     auto member = membership_->members().find(from);
     if (member == membership_->members().end()) return;
@@ -549,13 +564,15 @@ void Cluster::Perform(std::vector<GlobalAction>& actions) {
     if (auto* place = std::get_if<PlaceWork>(&action)) {
       auto wish = wishes_.find(WishKey(place->wish.asker, place->wish.number));
       if (wish == wishes_.end()) continue;
-      const ProcessId job = wish->second.job;
+      const WishSent wished = wish->second;  // a copy: what is said below may change the wishes
+      const ProcessId job = wished.job;
       if (told_jobs_[place->node].insert(job).second) {
-        Send(place->node, JobDescribed{job, jobs_[job]});
+        if (const JobDescribed* described = FindJob(job)) Send(place->node, *described);
       }
       Send(place->wish.asker, WishServed{place->wish.number, place->count});
-      Send(place->node, WorkAssigned{place->wish.asker, place->wish.number, place->placement, place->process, job,
-                                     place->shape, place->count, place->depth});
+      Send(place->node,
+           WorkAssigned{place->wish.asker, place->wish.number, place->placement, place->process, job, place->shape,
+                        place->count, place->depth, wished.actor, wished.to_hold, wished.class_name});
     } else if (auto* unplace = std::get_if<UnplaceWork>(&action)) {
       Send(unplace->wish.asker, WishServed{unplace->wish.number, -static_cast<int64_t>(unplace->count)});
     } else if (auto* refuse = std::get_if<RefuseWork>(&action)) {

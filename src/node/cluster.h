@@ -81,6 +81,11 @@ class Cluster final : private LinkListener::AcceptHandler {
   void DialChannel(ProcessId submitter, ProcessId worker);
   void Leave();
 
+  // On the head: how the workers of a job are started; nullptr: nobody has said it.
+  const JobDescribed* FindJob(ProcessId job) const;
+  void KnowJob(JobDescribed job) { jobs_[job.driver] = std::move(job); }
+  void ForgetJob(ProcessId job);
+
   int64_t NextDeadline() const;
   void Tick(int64_t now_ns);
 
@@ -122,8 +127,8 @@ class Cluster final : private LinkListener::AcceptHandler {
   uint64_t head_link_ = 0;                   // of a node that is not the head
   std::map<NodeNumber, uint64_t> outgoing_;  // links for what we send
   std::map<uint64_t, std::unique_ptr<Dialled>> dialled_;
-  std::vector<uint64_t> ended_;            // peers and dialled links to be destroyed outside of their callbacks
-  std::map<ProcessId, std::string> jobs_;  // on the head: how to start workers, by driver
+  std::vector<uint64_t> ended_;             // peers and dialled links to be destroyed outside of their callbacks
+  std::map<ProcessId, JobDescribed> jobs_;  // on the head: how to start workers, by driver
   std::map<NodeNumber, std::set<ProcessId>> told_jobs_;
 
   std::unique_ptr<NodeLease> lease_;        // of a node that is not the head

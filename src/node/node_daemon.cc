@@ -145,6 +145,7 @@ int NodeDaemon::Run() {
       exchange_->Tick(NowNs());
       Settle();
     }
+    if (!redials_.empty() && !ended_) DialAgain(now);
     TellHead();
     FlushAll();
     PauseOrResumeOutput();
@@ -170,6 +171,7 @@ int64_t NodeDaemon::NextDeadline() const {
   }
   if (cluster_) next = std::min(next, cluster_->NextDeadline());
   if (exchange_) next = std::min(next, exchange_->NextDeadline());
+  for (const auto& [pair, redial] : redials_) next = std::min(next, redial.at_ns);
   if (scheduler_) {
     next = std::min({next, scheduler_->next_wakeup_ns(), directory_.next_wakeup_ns()});
     next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
@@ -302,7 +304,7 @@ void NodeDaemon::SetUp(ResourceAmounts resources, uint64_t store_bytes) {
 
 Job& NodeDaemon::OpenJob(ProcessId driver, OpenSession session) {
   auto job = std::make_unique<Job>();
-  job->driver = driver;
+  job->driver = job->output_to = driver;
   job->session = std::move(session);
   auto cpus = static_cast<uint64_t>(AmountOf(resources_, kCpu) / kResourceUnit);
   WorkerPool::Config pool;
@@ -425,6 +427,7 @@ void NodeDaemon::Handle(Process& process, ReleaseMemory& message) {
 }
 
 void NodeDaemon::Handle(Process& process, RouteTo& message) {
+  if (NodeOf(message.to) == kClusterNode) return;  // it counts no borrowers
   if ((message.to.value & kObserverBit) != 0) {
     return observers_->Send(message.to.value & ~kObserverBit, Routed{process.id, std::move(message.payload)});
   }
@@ -484,9 +487,14 @@ ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
   ShapeFact fact = scheduler_->Explain(shape);
   if (cluster_) {
     // What others hold there is not known here; but whoever waits for it may yet be served.
+    // Nor is anything hopeless: a node that has what none has may join.
+    bool somewhere = false;
     for (const auto& [node, other] : cluster_->nodes()) {
-      if (node != cluster_->self() && ResourceLedger(other.resources).Fits(shape)) ++fact.starting;
+      if (!ResourceLedger(other.resources).Fits(shape)) continue;
+      somewhere = true;
+      if (node != cluster_->self()) ++fact.starting;
     }
+    if (!somewhere) ++fact.starting;
   }
   for (HolderFact& holder : fact.holders) {
     if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;
@@ -554,6 +562,10 @@ void NodeDaemon::ForgetEndedJobs() {
                     [&](const auto& process) { return process.second->job == job.driver; })) {
       return false;
     }
+    if (NodeOf(job.driver) == kClusterNode) {
+      orphan_segments_.insert(job.segments.begin(), job.segments.end());
+      return true;
+    }
     for (SegmentId segment : job.segments) {
       const uint64_t freed = segments_.Forget(segment);
       if (exchange_) exchange_->SegmentChanged(segment);
@@ -564,6 +576,14 @@ void NodeDaemon::ForgetEndedJobs() {
     return true;
   });
   if (exchange_ && processes_.empty()) exchange_->LastProcessEnded();
+  if (jobs_.empty()) {
+    for (SegmentId segment : std::exchange(orphan_segments_, {})) {
+      const uint64_t freed = segments_.Forget(segment);
+      if (freed > 0) {
+        budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
+      }
+    }
+  }
   Settle();
 }
 
@@ -804,11 +824,8 @@ void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string tex
     if (output.name.size() > 80) output.name.resize(80);
     for (char& c : output.name) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     process->output[is_stderr ? 1 : 0].Append(output.text);
-    if (auto* driver = Find(process->job)) {
-      Send(*driver, output);
-    } else if (IsElsewhere(process->job)) {
-      SendElsewhere(process->job, output);
-    }
+    const Job* job = FindJob(process->job);
+    if (job != nullptr) Answer(job->output_to, output);
   }
 }
 

@@ -957,7 +957,10 @@ void Owner::WishLeases(uint32_t number, Actions& out) {
 
 LeasedWorker& Owner::WorkerRecord(ProcessId process) {
   auto [it, fresh] = worker_numbers_.try_emplace(process, static_cast<int32_t>(workers_.size()));
-  if (fresh) workers_.emplace_back().process = process;
+  if (fresh) {
+    workers_.emplace_back().process = process;
+    workers_.back().dead = dead_.contains(process);
+  }
   return workers_[it->second];
 }
 
@@ -1034,12 +1037,10 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
   if (LeasedWorker* worker = FindWorker(process)) {
     worker->dead = true;
     DropLease(*worker);
-    if (worker->actor && worker->actor->worker == static_cast<int32_t>(worker - workers_.data())) {
-      worker->actor->worker = -1;
-    }
-    for (Task* task = worker->pushed.first; task; task = task->next) {
-      if (task->state == TaskState::kPushed) Revoke(task, out);  // unclaimed tasks did not run
-    }
+    // Of an actor whose home is on another node, the death may be heard first. Whether it restarts is not known then,
+    // and its calls wait for that (ActorReported).
+    const bool untold = worker->actor && worker->actor->worker == static_cast<int32_t>(worker - workers_.data());
+    if (!untold) RevokePushed(*worker, out);
   }
   std::vector<Object*> touched;
   objects_.ForEach([&](Object* object) {
@@ -1055,6 +1056,12 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
   });
   for (Object* object : touched) Consider(object, out);
   Settle(out);
+}
+
+void Owner::RevokePushed(LeasedWorker& worker, Actions& out) {
+  for (Task* task = worker.pushed.first; task; task = task->next) {
+    if (task->state == TaskState::kPushed) Revoke(task, out);  // unclaimed tasks did not run
+  }
 }
 
 void Owner::Tick(int64_t now_ns, Actions& out) {

@@ -517,6 +517,7 @@ class Owner {
   void PushConstructor(Actor* actor, Actions& out);
   void Requeue(Task* task, Actions& out);  // a call, to its place; or fails it if its actor is dead
   void FailCall(Task* task, bool may_have_run, Actions& out);
+  void RevokePushed(LeasedWorker& worker, Actions& out);
   void BuryActor(Actor* actor, Actions& out);
   void ForgetActor(Actor* actor, Actions& out);
   void CancelTask(Task* task, bool force, bool recursive, Actions& out);

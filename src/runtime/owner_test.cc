@@ -278,6 +278,39 @@ TEST(Owner, WhatAnActorReturnsToItselfIsKeptUntilItsReplyIsRead) {
   EXPECT_EQ(t.owner.Find(id), nullptr);
 }
 
+TEST(Owner, CallsWaitForTheWordOfTheActorIfTheDeathOfItsWorkerIsHeardFirst) {
+  Transcript t;
+  Object* handle = t.Actor(kWorker);
+  Object* first = t.Call(handle, "a");
+  t.Call(handle, "b");
+  EXPECT_EQ(t.Actions(), "push a to 2; push b to 2");
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  t.Call(handle, "c");
+  EXPECT_EQ(t.Actions(), "") << "whether it restarts is not known yet";
+
+  t.Report(handle, ActorState::kRestarting, 1, {});
+  EXPECT_EQ(t.Actions(), "revoke a; revoke b");
+  t.Revoked("a", false);
+  t.Revoked("b", true);
+  EXPECT_EQ(first->value.bytes().substr(0, 21), "ActorUnavailableError");
+  t.Report(handle, ActorState::kStarting, 2, kOther);
+  EXPECT_EQ(t.Actions(), "push new to 3; push b to 3; push c to 3");
+}
+
+TEST(Owner, CallsFailAsOfADeadActorIfTheDeathOfItsWorkerIsHeardFirst) {
+  Transcript t;
+  Object* handle = t.Actor(kWorker);
+  Object* first = t.Call(handle, "a");
+  EXPECT_EQ(t.Actions(), "push a to 2");
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  EXPECT_EQ(t.Actions(), "");
+  t.Report(handle, ActorState::kDead, 1, {});
+  EXPECT_EQ(t.Actions(), "revoke a");
+  t.Revoked("a", false);
+  EXPECT_EQ(first->value.bytes().substr(0, 14), "ActorDiedError");
+  EXPECT_NE(first->value.bytes().find("may have had effects"), std::string_view::npos);
+}
+
 TEST(Owner, ACallThatRanBeforeAndIsQueuedSaysSoWhenItsActorDies) {
   Transcript t;
   Object* handle = t.Actor(kWorker);

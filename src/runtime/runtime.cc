@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 
@@ -73,8 +74,11 @@ Status Runtime::ConnectToNode(const std::string& address) {
     return Error{ErrorKind::kInvalid, "this machine belongs to several clusters (" + list +
                                           "); give the address of one of them instead of \"auto\""};
   }
+  // Which of several nodes on one machine, by its daemon's pid: for tests that stand for many machines.
+  const char* chosen = std::getenv("WEFT_NODE");
   for (const NodeSocket& node : nodes) {
     if (wanted != "auto" && node.cluster != wanted) continue;
+    if (chosen != nullptr && std::to_string(node.daemon) != chosen) continue;
     auto socket = ConnectAbstract(node.name);
     if (!socket) continue;  // it has just ended
     auto uid = PeerUid(socket->get());

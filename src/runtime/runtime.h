@@ -385,6 +385,13 @@ class Runtime {
   // A detached actor of this worker is entrusted to the driver; and there, kept.
   void EntrustActor(Object* handle);
   void KeepActor(ProcessId creator, ObjectId actor, std::string_view record);
+  // In a cluster, a detached actor is entrusted to the head, for good.
+  Result<FoundActor> CreateDetached(const ActorRequest& request, const GiveUp& give_up);
+  static std::string WhyNotKept(std::span<Object* const> contained);
+  void Entrust(ObjectId actor, const TaskTemplate& what, std::string_view arguments,
+               std::span<Object* const> dependencies);
+  bool StandInIsReady(ObjectId id);
+  void EntrustReady();
   template <class Answer>
   Result<Answer> AwaitAnswer(std::unique_lock<std::mutex>& lock, std::unordered_map<uint64_t, Answer>& answers,
                              uint64_t question, const GiveUp& give_up);
@@ -447,6 +454,15 @@ class Runtime {
   std::unordered_map<uint64_t, ActorAnswer> actor_answers_;
   std::unordered_map<uint64_t, ActorList> actor_lists_;
   std::unordered_map<uint64_t, Object*> given_up_;  // questions, with the handle that was to be created
+  struct Entrusting {
+    ObjectId actor;
+    const TaskTemplate* what = nullptr;
+    std::string arguments;
+    std::vector<Object*> dependencies;  // with a reference each
+    std::string why, error;             // it cannot be
+  };
+  std::map<ObjectId, ObjectId> stand_ins_;  // for detached actors that wait for arguments
+  std::vector<Entrusting> entrusting_;      // for the background thread
   struct Events {
     std::deque<RuntimeEvent> queue;
     bool ended = false;                // nothing more will come

@@ -184,7 +184,7 @@ void Runtime::Perform() {
         break;
       }
       case ActionKind::kPlaceActor:
-        Send(PlaceActor{.actor = action.id});
+        if (!StandInIsReady(action.id)) Send(PlaceActor{.actor = action.id});
         break;
       case ActionKind::kWatchActor:
         Send(WatchActor{.actor = action.id});
@@ -193,7 +193,7 @@ void Runtime::Perform() {
         Send(ReleaseActor{.actor = action.id});
         break;
       case ActionKind::kKillActor:
-        Send(core::KillActor{.actor = action.id, .no_restart = 1});
+        if (!StandInIsReady(action.id)) Send(core::KillActor{.actor = action.id, .no_restart = 1});
         break;
       case ActionKind::kAskCancel:
         Route(action.process, {.kind = PeerMessageKind::kCancelObject, .id = action.id, .count = action.number});

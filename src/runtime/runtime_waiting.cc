@@ -241,6 +241,11 @@ void Runtime::BackgroundLoop() {
   bool followed_up = false;
   for (;;) {
     if (stopped()) return;
+    if (!entrusting_.empty()) {
+      lock.unlock();
+      EntrustReady();
+      lock.lock();
+    }
     // Leases and wishes must be watched; freed memory is given back after a while; otherwise sleep for good.
     int64_t deadline = kNoDeadline;
     if (owner_->NextTick() != 0 || owner_->AnyLeased()) {

@@ -124,6 +124,10 @@ void Fields(V& v, KeepActor& m) {
   v(m.actor);
 }
 template <class V>
+void Fields(V& v, EntrustActor& m) {
+  v(m.actor, m.recipe, m.why, m.error);
+}
+template <class V>
 void Fields(V& v, LookupActor& m) {
   v(m.request, m.name, m.name_space);
 }

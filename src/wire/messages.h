@@ -127,6 +127,13 @@ struct ActorExiting {  // from its worker: it ends itself, on purpose
 struct KeepActor {  // from the driver: it can start this detached actor of a worker again, should that worker be dead
   ObjectId actor;
 };
+// To the home of a detached actor in a cluster: what it takes to construct it, now and again, without its creator.
+struct EntrustActor {
+  ObjectId actor;
+  std::string recipe;  // ActorRecipe (wire/actor_recipe.h)
+  std::string why;     // not empty: it cannot be constructed
+  std::string error;   // then: the exception of an argument, as the front end packed it
+};
 struct AskShape {  // who holds what of the resources in this shape? answered by ShapeAnswer
   uint64_t request = 0;
   ResourceAmounts shape;
@@ -319,7 +326,7 @@ using Message =
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
                  ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
-                 ObjectUnfetchable>;
+                 ObjectUnfetchable, EntrustActor>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

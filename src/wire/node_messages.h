@@ -17,6 +17,11 @@ namespace weft::core {
 
 inline constexpr uint32_t kNodeProtocolVersion = 2;
 
+// What belongs to no process but to the cluster itself, wherever its head is. It owns the detached actors, and a job
+// that lasts beyond its driver has a number as if it were a process of this node.
+inline constexpr NodeNumber kClusterNode{0x7fffffff};
+inline constexpr ProcessId kCluster{uint64_t{kClusterNode.value} << 32};
+
 // ---- the hello of a link: what the connection is for, said by who dials; the listener's is empty
 enum class LinkPurpose : uint8_t {
   kJoin = 1,     // a node to the head, for as long as it is a member; both ways
@@ -91,6 +96,10 @@ struct WishSent {  // to the head: what this node cannot serve itself (WorkWishe
   uint32_t count = 0;
   uint32_t depth = 0;
   int64_t placed_heard = 0;
+  // Of one actor that wants a worker; the shape is what it needs to start.
+  ObjectId actor;
+  ResourceAmounts to_hold;
+  std::string class_name;
 };
 struct WorkAssigned {  // from the head to the node that is to grant (PlaceWork)
   NodeNumber asker;
@@ -101,6 +110,9 @@ struct WorkAssigned {  // from the head to the node that is to grant (PlaceWork)
   ResourceAmounts shape;
   uint32_t count = 0;
   uint32_t depth = 0;
+  ObjectId actor;  // as in WishSent; its home is the asker
+  ResourceAmounts to_hold;
+  std::string class_name;
 };
 struct WishServed {  // from the head to the asker: so many leases are on their way (negative: no longer)
   uint64_t wish = 0;
@@ -114,6 +126,7 @@ struct WishRefused {  // from the head to the asker
 struct JobDescribed {  // how to start workers for this driver's processes
   ProcessId driver;
   std::string session;  // an encoded OpenSession
+  ProcessId output_to;  // who gets what its workers print; 0: the driver
 };
 
 // ---- between processes
@@ -184,11 +197,60 @@ struct ChunkHead {
   uint64_t checksum = 0;  // transfer/checksum.h
 };
 
+// ---- actors: between the home of an actor, which knows its state, and the node of its worker
+struct ActorOffered {  // to the home: this worker of the sender is the actor's
+  ObjectId actor;
+  ProcessId worker;
+  AssignedGpus gpus;
+};
+struct ActorNotPlaced {  // to the home: the sender cannot start workers
+  ObjectId actor;
+  std::string why;
+};
+struct EndActorWorker {  // from the home
+  ProcessId worker;
+  uint8_t leave = 0;  // 1: when nobody needs what it owns
+  std::string why;
+};
+struct ConstructActor {  // from the home of a detached actor, which has what its constructor needs
+  ProcessId worker;
+  ObjectId actor;
+  uint32_t incarnation = 0;
+  AssignedGpus gpus;
+  std::string recipe;
+};
+struct WorkDeclined {  // to the head: what it assigned does not fit here any more (PlacementRefused)
+  NodeNumber asker;
+  uint64_t wish = 0;
+  uint64_t placement = 0;
+  uint32_t count = 0;
+};
+struct NameAsked {  // to the head: may this actor have this name?
+  ObjectId actor;
+  uint8_t get_if_exists = 0;
+  std::string name_space, name, class_name, metadata;
+};
+struct NameAnswered {
+  ObjectId actor;  // that was asked for
+  ObjectId existing;
+  std::string metadata;  // of the existing one
+  std::string error;     // with no existing one and no error, the name is given
+};
+struct NameReleased {  // to the head
+  ObjectId actor;
+  std::string name_space, name;
+};
+struct JobEnded {  // from the head: a job that had lasted beyond its driver
+  ProcessId job;
+};
+
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
                  NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
                  ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, SourcesWanted, SourcesTold,
-                 CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied>;
+                 CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
+                 ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
+                 NameReleased, JobEnded>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);
