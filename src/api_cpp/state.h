@@ -36,6 +36,8 @@ extern std::atomic<uint64_t> g_blocks;        // that look into shared memory
 
 // The present session; throws, and says what to do, if there is none or it cannot be used.
 SessionState& NeedSession();
+// Of the program `weft`; throws if it is not found.
+std::string ProgramPath();
 inline Runtime& NeedRuntime() { return *NeedSession().runtime; }
 
 // Keeps a session's runtime while a call waits in it.

@@ -77,6 +77,10 @@ void NodeDaemon::Perform(const RefuseActor& action) {
 // ---- decisions of the directory ---------------------------------------------------------------------------------
 
 void NodeDaemon::Perform(const WantActor& action) {
+  if (const std::string why = WhyNoActorHere(action.to_place); !why.empty()) {
+    directory_.Handle(ActorRefused{action.actor, "the actor cannot be made: " + why}, directory_actions_);
+    return;
+  }
   RereadBlockedFlags();
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(ActorWanted{action.actor, action.by, action.to_place, action.to_hold, action.depth},

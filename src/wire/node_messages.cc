@@ -30,7 +30,7 @@ void Fields(V& v, BeatConfirmed& m) {
 }
 template <class V>
 void Fields(V& v, NodeAppeared& m) {
-  v(m.node, m.name, m.address, m.resources);
+  v(m.node, m.name, m.address, m.resources, m.labels);
 }
 template <class V>
 void Fields(V& v, NodeVanished& m) {
@@ -93,6 +93,15 @@ void Fields(V& v, PullFailed& m) {
 template <class V>
 void Fields(V& v, CopiesDropped& m) {
   v(m.locations);
+}
+
+template <class V>
+void Fields(V& v, AskNodes& m) {
+  v(m.request);
+}
+template <class V>
+void Fields(V& v, NodesTold& m) {
+  v(m.request, m.nodes);
 }
 
 std::string EncodeHello(const NodeHello& hello) {

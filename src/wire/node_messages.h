@@ -72,6 +72,7 @@ struct NodeAppeared {  // from the head, to all
   std::string name;
   std::string address;
   ResourceAmounts resources;
+  NodeLabels labels;
 };
 struct NodeVanished {  // its processes are dead
   NodeNumber node;
@@ -162,10 +163,19 @@ struct CopiesDropped {  // the objects are freed; so are copies of them
   std::vector<Location> locations;
 };
 
+// ---- looking
+struct AskNodes {  // to the head: all nodes, please
+  uint64_t request = 0;
+};
+struct NodesTold {
+  uint64_t request = 0;
+  std::vector<std::string> nodes;  // encoded NodeListed
+};
+
 using NodeMessage = std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed,
                                  NodeAppeared, NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed,
                                  WishRefused, JobDescribed, ForProcess, FromProcess, RoutedAcross, ProcessVanished,
-                                 ChannelWanted, PullObject, PullFailed, CopiesDropped>;
+                                 ChannelWanted, PullObject, PullFailed, CopiesDropped, AskNodes, NodesTold>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);
