@@ -241,6 +241,7 @@ auto CallOnActor(const CallOptions* options, const Actor<T>& actor, A&&... argum
 
 template <class Body, class T, class... A, size_t... I>
 Actor<T> Create(const ActorOptions& options, std::index_sequence<I...>, A&&... arguments) {
+  Using session;
   uint32_t epoch = CurrentEpoch();
   Encoder encoder;
   encoder.Fixed(uint32_t{sizeof...(A)});
@@ -296,11 +297,13 @@ inline constexpr detail::Maker<T> actor{};
 // The actor of that name; throws std::invalid_argument if there is none.
 template <class T>
 Actor<T> get_actor(const std::string& name) {
+  detail::Using session;
   uint32_t epoch = detail::CurrentEpoch();
   return detail::ActorAccess::Make<T>(detail::LookupActor(name, nullptr, detail::TypeName<T>()), epoch);
 }
 template <class T>
 Actor<T> get_actor(const std::string& name, const std::string& name_space) {
+  detail::Using session;
   uint32_t epoch = detail::CurrentEpoch();
   return detail::ActorAccess::Make<T>(detail::LookupActor(name, &name_space, detail::TypeName<T>()), epoch);
 }
@@ -313,6 +316,7 @@ std::vector<NamedActor> list_named_actors(bool all_namespaces = false);
 // In an actor: a handle of itself. Throws WeftError elsewhere.
 template <class T>
 Actor<T> current_actor() {
+  detail::Using session;
   uint32_t epoch = detail::CurrentEpoch();
   return detail::ActorAccess::Make<T>(detail::CurrentActor(detail::TypeName<T>()), epoch);
 }

@@ -59,6 +59,7 @@ class Function {
                                           std::move(options))) {}
   template <class... A>
   typename detail::ResultOf<R>::Type operator()(A&&... arguments) const {
+    detail::Using session;
     uint32_t epoch = detail::CurrentEpoch();
     Encoder encoder;
     detail::EncodePython(encoder, std::forward<A>(arguments)...);
@@ -151,6 +152,7 @@ class Class {
       : module_(std::move(module)), name_(std::move(name)), options_(std::move(options)) {}
   template <class... A>
   Actor operator()(A&&... arguments) const {
+    detail::Using session;
     uint32_t epoch = detail::CurrentEpoch();
     Encoder encoder;
     detail::EncodePython(encoder, std::forward<A>(arguments)...);
@@ -167,10 +169,12 @@ inline Class actor(std::string module, std::string name, ActorOptions options = 
 }
 
 inline Actor get_actor(const std::string& name) {
+  detail::Using session;
   uint32_t epoch = detail::CurrentEpoch();
   return detail::PythonAccess::Make(detail::LookupPythonActor(name, nullptr), epoch);
 }
 inline Actor get_actor(const std::string& name, const std::string& name_space) {
+  detail::Using session;
   uint32_t epoch = detail::CurrentEpoch();
   return detail::PythonAccess::Make(detail::LookupPythonActor(name, &name_space), epoch);
 }

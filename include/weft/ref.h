@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "weft/array.h"
+#include "weft/detail/session_use.h"
 #include "weft/errors.h"
 
 namespace weft {
@@ -127,6 +128,7 @@ class [[nodiscard]] Result {
 // Stores a value. An Array<T> that is moved in is not copied.
 template <class V>
 auto put(V&& value) {
+  detail::Using session;
   using T = std::remove_cvref_t<V>;
   if constexpr (std::is_convertible_v<T, const char*>) {
     return detail::RefAccess::Make<std::string>(detail::PutValue(std::string(value)), detail::CurrentEpoch());
@@ -138,6 +140,7 @@ auto put(V&& value) {
 // The value, as soon as it is there. Throws what the task threw (TaskError), or why there will be no value.
 template <class T>
 detail::Decoded<T> get(const Ref<T>& ref) {
+  detail::Using session;
   detail::ValueSource source;
   detail::FetchOrThrow(detail::RefAccess::object(ref), detail::RefAccess::epoch(ref), source);
   if constexpr (!std::is_void_v<T>) return detail::DecodeWhole<T>(source);
@@ -147,6 +150,7 @@ namespace detail {
 
 template <class T>
 auto ReadValue(const Ref<T>& ref) {
+  Using session;
   ValueSource source;
   ReadOrThrow(RefAccess::object(ref), source);
   if constexpr (std::is_void_v<T>) {
@@ -175,6 +179,7 @@ inline int64_t TimeoutNs(const std::optional<std::chrono::nanoseconds>& timeout)
 // All values, in the order of the references.
 template <class T>
 auto get(const std::vector<Ref<T>>& refs) {
+  detail::Using session;
   auto objects = detail::ObjectsOf(refs);
   if (!objects.empty()) detail::WaitForAll(objects.data(), objects.size(), -1);
   if constexpr (std::is_void_v<T>) {
@@ -190,6 +195,7 @@ auto get(const std::vector<Ref<T>>& refs) {
 // A tuple of the values.
 template <class A, class B, class... More>
 auto get(const Ref<A>& a, const Ref<B>& b, const Ref<More>&... more) {
+  detail::Using session;
   core::Object* objects[] = {detail::RefAccess::Checked(a), detail::RefAccess::Checked(b),
                              detail::RefAccess::Checked(more)...};
   detail::WaitForAll(objects, 2 + sizeof...(More), -1);
@@ -199,6 +205,7 @@ auto get(const Ref<A>& a, const Ref<B>& b, const Ref<More>&... more) {
 // Like get, but throws GetTimeoutError if the value is not there in time. The task goes on.
 template <class T>
 detail::Decoded<T> get(const Ref<T>& ref, std::chrono::nanoseconds timeout) {
+  detail::Using session;
   core::Object* object = detail::RefAccess::Checked(ref);
   int64_t timeout_ns = detail::TimeoutNs(timeout);
   if (!detail::WaitForAll(&object, 1, timeout_ns)) detail::ThrowTimeout(&object, 1, timeout_ns);
@@ -211,6 +218,7 @@ detail::Decoded<T> get(const Ref<T>& ref, std::chrono::nanoseconds timeout) {
 
 template <class T>
 auto get(const std::vector<Ref<T>>& refs, std::chrono::nanoseconds timeout) {
+  detail::Using session;
   auto objects = detail::ObjectsOf(refs);
   int64_t timeout_ns = detail::TimeoutNs(timeout);
   if (!objects.empty() && !detail::WaitForAll(objects.data(), objects.size(), timeout_ns)) {
@@ -224,6 +232,7 @@ namespace detail {
 // Of one that is resolved.
 template <class T>
 Result<Decoded<T>> TryRead(const Ref<T>& ref) {
+  Using session;
   ValueSource source;
   Failure failure;
   if (!Read(RefAccess::object(ref), source, failure)) return failure;
@@ -243,6 +252,7 @@ Result<Decoded<T>> TryRead(const Ref<T>& ref) {
 // The value or the failure, without an exception. A timeout is a failure too (timed_out()).
 template <class T>
 Result<detail::Decoded<T>> try_get(const Ref<T>& ref, std::optional<std::chrono::nanoseconds> timeout = std::nullopt) {
+  detail::Using session;
   core::Object* object = detail::RefAccess::Checked(ref);
   if (!detail::WaitForAll(&object, 1, detail::TimeoutNs(timeout))) {
     return detail::Failure{.name = "GetTimeoutError", .message = "the value was not there in time; its task goes on"};

@@ -462,6 +462,7 @@ auto Call(std::index_sequence<I...>, Submission submit, A&&... arguments) {
   if constexpr (!possible) {
     return Ref<void>();
   } else if constexpr ((CheckedArgument<I + 1, A, std::tuple_element_t<I, Parameters>>::value && ... && true)) {
+    Using session;
     uint32_t epoch = CurrentEpoch();
     Encoder encoder;
     encoder.Fixed(uint32_t{sizeof...(A)});

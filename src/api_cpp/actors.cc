@@ -61,7 +61,8 @@ FoundActor Found(const Runtime::FoundActor& found, std::string_view class_name) 
   try {
     return {found.handle, FindInfo(found.metadata, class_name)};
   } catch (...) {
-    NeedRuntime().DropReference(found.handle);
+    Using session;
+    session.need().runtime->DropReference(found.handle);
     throw;
   }
 }
@@ -194,7 +195,6 @@ Runtime::FoundActor Create(SessionState& state, core::TaskTemplate constructor, 
   request.name_space = options.name_space.value_or(state.name_space);
   request.class_name = class_name;
   request.metadata = info;
-  Using guard(state);
   auto made = state.runtime->CreateActor(request);
   if (!made) ThrowActorError(state, made.error());
   return *made;
@@ -210,7 +210,8 @@ std::vector<std::pair<std::string, uint32_t>> GroupsOf(const ActorOptions& optio
 
 FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name, const ActorOptions& options,
                        Encoder& arguments) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   CheckOptions(options);
   auto [library, exported_name] = FindExportedClass(*constructor.type);
   std::string bytes = PackActorInfo({std::string(class_name), options.max_pending_calls, options.max_task_retries,
@@ -229,7 +230,8 @@ FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name,
 
 FoundActor CreatePythonActor(const std::string& module, const std::string& name, const ActorOptions& options,
                              Encoder& arguments) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   CheckOptions(options);
   Encoder info;
   info.Byte(core::kImportedActor);
@@ -254,8 +256,8 @@ FoundActor CreatePythonActor(const std::string& module, const std::string& name,
 }
 
 FoundActor LookupPythonActor(const std::string& name, const std::string* name_space) {
-  SessionState& state = NeedSession();
-  Using guard(state);
+  Using session;
+  SessionState& state = session.need();
   auto found = state.runtime->LookupActor(name, name_space ? *name_space : state.name_space);
   if (!found) ThrowActorError(state, found.error());
   if (!found->handle) throw ActorDiedError("the actor has ended");
@@ -264,7 +266,8 @@ FoundActor LookupPythonActor(const std::string& name, const std::string* name_sp
 
 void SubmitPythonCall(Object* handle, const ActorInfo* info, std::string_view method, uint32_t num_returns,
                       const CallOptions& options, Encoder& arguments, Object** returns) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   core::TaskTemplate what;
   what.kind = core::TemplateKind::kCall;
   auto function = state.runtime->InternFunction(core::kNativeCall, "", "");
@@ -282,22 +285,24 @@ void SubmitPythonCall(Object* handle, const ActorInfo* info, std::string_view me
 }
 
 FoundActor LookupActor(const std::string& name, const std::string* name_space, std::string_view class_name) {
-  SessionState& state = NeedSession();
-  Using guard(state);
+  Using session;
+  SessionState& state = session.need();
   auto found = state.runtime->LookupActor(name, name_space ? *name_space : state.name_space);
   if (!found) ThrowActorError(state, found.error());
   return Found(*found, class_name);
 }
 
 FoundActor CurrentActor(std::string_view class_name) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   if (!g_runner || !g_runner->is_actor()) throw WeftError("current_actor was asked for outside of an actor");
   return Found({state.runtime->FindReference(g_runner->executor()->lease().actor), g_runner->info_bytes()}, class_name);
 }
 
 void SubmitCall(FunctionRecord& method, Object* handle, const ActorInfo* info, const CallOptions* options,
                 Encoder& arguments, Object** returns) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   const core::TaskTemplate* what;
   if (options) [[unlikely]] {
     what = BindCall(*state.runtime, method, info, *options);
@@ -310,10 +315,14 @@ void SubmitCall(FunctionRecord& method, Object* handle, const ActorInfo* info, c
   SubmitCallOf(state, handle, info, what, arguments, returns);
 }
 
-void KillActor(Object* handle, bool no_restart) { NeedRuntime().KillActor(handle, no_restart); }
+void KillActor(Object* handle, bool no_restart) {
+  Using session;
+  session.need().runtime->KillActor(handle, no_restart);
+}
 
 void Cancel(Object* object, bool force, bool recursive) {
-  Runtime& runtime = NeedRuntime();
+  Using session;
+  Runtime& runtime = *session.need().runtime;
   if (force && runtime.IsCall(object)) {
     throw std::invalid_argument(
         "weft::cancel: force is for tasks: it would end the actor with all its calls; cancel without force, or "
@@ -327,8 +336,8 @@ void Cancel(Object* object, bool force, bool recursive) {
 namespace weft {
 
 std::vector<NamedActor> list_named_actors(bool all_namespaces) {
-  detail::SessionState& state = detail::NeedSession();
-  detail::Using guard(state);
+  detail::Using session;
+  detail::SessionState& state = session.need();
   auto found = state.runtime->ListActors(all_namespaces, state.name_space);
   if (!found) detail::ThrowActorError(state, found.error());
   std::vector<NamedActor> actors;

@@ -525,6 +525,34 @@ TEST(Sessions, AThreadThatWaitsIsToldOfTheEnd) {
   EXPECT_TRUE(told);
 }
 
+TEST(Sessions, ThreadsMayUseWeftWhileSessionsEnd) {
+  std::atomic<bool> done{false};
+  std::atomic<int> good{0};
+  auto work = [&] {
+    std::vector<weft::Ref<std::string>> kept;
+    while (!done) {
+      try {
+        kept.push_back(weft::put(std::string(100, 'x')));
+        weft::Ref<std::string> copy = kept.back();
+        if (weft::get(copy).size() == 100 && weft::get(weft::remote<Plus>(1, 2)) == 3) ++good;
+      } catch (const weft::WeftError&) {  // none is open, or it ended meanwhile
+      }
+      if (kept.size() > 20) kept.clear();
+    }
+  };
+  std::thread one(work), two(work);
+  for (int i = 0; i < 10; ++i) {
+    auto session = weft::init({.num_cpus = 1, .log_to_driver = false});
+    const int before = good;
+    const auto deadline = std::chrono::steady_clock::now() + 30s;
+    while (good < before + 10 && std::chrono::steady_clock::now() < deadline) weft::get(weft::remote<Plus>(i, 1));
+    EXPECT_GE(good, before + 10);
+  }
+  done = true;
+  one.join();
+  two.join();
+}
+
 TEST(Sessions, WhatDoesNotFitIntoTheStoreIsRefused) {
   auto session = weft::init({.num_cpus = 1, .object_store_memory = 100 << 20, .log_to_driver = false});
   EXPECT_THROW(weft::put(std::vector<double>(20'000'000)), weft::ObjectStoreFullError);

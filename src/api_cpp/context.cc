@@ -22,8 +22,8 @@ std::string Hex(const char* format, uint64_t number) {
 }
 
 std::vector<core::NodeListed> AskNodes() {
-  detail::SessionState& state = detail::NeedSession();
-  detail::Using guard(state);
+  detail::Using session;
+  detail::SessionState& state = session.need();
   core::Observation seen =
       core::Ask(::geteuid(), state.runtime->node_pid(), core::kObserveNodes, 0, core::NowNs() + core::kPatienceNs);
   if (!seen.node) throw WeftError("the node daemon cannot be asked for its resources: " + seen.error);
@@ -73,7 +73,8 @@ std::map<std::string, double> cluster_resources() { return SumOf(&core::NodeList
 std::map<std::string, double> available_resources() { return SumOf(&core::NodeListed::available); }
 
 Context context() {
-  detail::SessionState& state = detail::NeedSession();
+  detail::Using session;
+  detail::SessionState& state = session.need();
   const core::Welcome& welcome = state.runtime->welcome();
   Context result;
   result.job_id = Hex("%08llx", welcome.driver.value);

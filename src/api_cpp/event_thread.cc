@@ -115,7 +115,8 @@ void StopEvents(SessionState& state) {
 }
 
 void CallWhenReady(Object* object, void (*callback)(void* context), void* context) {
-  StartEvents(NeedSession())->CallWhenReady(object, callback, context);
+  Using session;
+  StartEvents(session.need())->CallWhenReady(object, callback, context);
 }
 
 }  // namespace weft::detail

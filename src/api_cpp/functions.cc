@@ -81,7 +81,8 @@ void FillTemplate(core::TaskTemplate& what, const TaskOptions& options, const st
 }
 
 const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& options) {
-  Runtime& runtime = NeedRuntime();
+  Using session;
+  Runtime& runtime = *session.need().runtime;
   core::ResourceAmounts shape =
       ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources);
   AddPlacement(shape, options.scheduling_strategy, options.label_selector);
@@ -115,7 +116,8 @@ void SubmitTo(Runtime& runtime, const core::TaskTemplate* what, Encoder& argumen
 }  // namespace
 
 void Submit(FunctionRecord& function, Encoder& arguments, Object** returns) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   const Bound* bound = function.bound.load(std::memory_order_acquire);
   if (!bound || bound->epoch != state.epoch) [[unlikely]]
     bound = BindDefault(function, state.epoch);
@@ -123,7 +125,8 @@ void Submit(FunctionRecord& function, Encoder& arguments, Object** returns) {
 }
 
 void Submit(const core::TaskTemplate* what, Encoder& arguments, Object** returns) {
-  SubmitTo(NeedRuntime(), what, arguments, returns);
+  Using session;
+  SubmitTo(*session.need().runtime, what, arguments, returns);
 }
 
 }  // namespace weft::detail

@@ -107,7 +107,8 @@ void Encoder::Grow(size_t needed) {
 }
 
 void Encoder::DropOwned(Object* object) noexcept {
-  if (SessionState* state = g_session.load(std::memory_order_acquire)) state->runtime->DropReference(object);
+  Using session;
+  if (SessionState* state = session.get()) state->runtime->DropReference(object);
 }
 
 void Encoder::Text(std::string_view text) {
@@ -119,28 +120,35 @@ void Encoder::Text(std::string_view text) {
 // ---- references
 
 void AddReference(Object* object, uint32_t epoch) noexcept {
-  SessionState* state = g_session.load(std::memory_order_acquire);
+  Using session;
+  SessionState* state = session.get();
   if (state && state->epoch == epoch) Runtime::AddReference(object);
 }
 
 void DropReference(Object* object, uint32_t epoch) noexcept {
-  SessionState* state = g_session.load(std::memory_order_acquire);
+  Using session;
+  SessionState* state = session.get();
   if (state && state->epoch == epoch && !Runtime::forked()) state->runtime->DropReference(object);
 }
 
-uint32_t CurrentEpoch() { return NeedSession().epoch; }
+uint32_t CurrentEpoch() {
+  Using session;
+  return session.need().epoch;
+}
 
 std::pair<uint64_t, uint64_t> IdOf(Object* object) noexcept { return {object->id.owner.value, object->id.index}; }
 
 Object* FindReference(uint64_t owner, uint64_t index) {
-  Object* object = NeedRuntime().FindReference({{owner}, index});
+  Using session;
+  Object* object = session.need().runtime->FindReference({{owner}, index});
   if (!object) throw ObjectLostError("a value refers to an object that no longer exists");
   return object;
 }
 
 void CheckEpoch(Object* object, uint32_t epoch) {
   if (!object) throw std::invalid_argument("weft: this Ref names nothing (it was default-constructed or moved from)");
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   if (state.epoch != epoch) throw WeftError("this Ref belongs to a session that has ended");
 }
 
@@ -158,7 +166,8 @@ struct Block {
 };
 
 Block* NewRoom(size_t bytes, const char* type, const Shape& shape, void** data) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   auto block = std::make_unique<Block>();
   uint64_t offset = DataOffset(type, shape);
   block->room = AllocateOrThrow(state, offset + bytes, {}, core::Populate::kNow);
@@ -181,7 +190,7 @@ Block* PinObject(Object* object) {
   auto block = std::make_unique<Block>();
   block->kind = Block::kPin;
   block->object = object;
-  block->epoch = NeedSession().epoch;
+  block->epoch = CurrentEpoch();
   Runtime::AddReference(object);
   g_blocks.fetch_add(1);
   return block.release();
@@ -192,7 +201,8 @@ void RetainBlock(Block* block) noexcept { block->count.fetch_add(1, std::memory_
 void ReleaseBlock(Block* block) noexcept {
   if (block->count.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
   if (block->kind == Block::kRoom) {
-    SessionState* state = g_session.load(std::memory_order_acquire);
+    Using session;
+    SessionState* state = session.get();
     if (state && state->epoch == block->epoch && !Runtime::forked()) state->runtime->Abandon(block->room);
   } else if (block->kind == Block::kPin) {
     DropReference(block->object, block->epoch);
@@ -216,7 +226,6 @@ bool TakeRoom(SessionState& state, Block* block, const char* type, const Shape& 
 // ---- values into the store
 
 core::StoreRoom AllocateOrThrow(SessionState& state, uint64_t size, core::ObjectId id, core::Populate populate) {
-  Using guard(state);
   for (;;) {
     auto room = state.runtime->Allocate(size, id, populate);
     if (room) return *room;
@@ -259,7 +268,8 @@ core::StoreRoom StoreArray(SessionState& state, const char* type, size_t item_si
 }
 
 Object* PutNative(Encoder& value) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   if (value.size() <= kMaxInlineBytes) {
     return state.runtime->PutInline({reinterpret_cast<const char*>(value.data()), value.size()}, Span(value.contained));
   }
@@ -267,14 +277,16 @@ Object* PutNative(Encoder& value) {
 }
 
 Object* PutArray(const char* type, size_t item_size, const void* data, size_t count, const Shape& shape) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   std::string bytes;
   core::StoreRoom room = StoreArray(state, type, item_size, data, count, shape, {}, bytes);
   return room.data ? state.runtime->PutStored(room, {}) : state.runtime->PutInline(bytes, {});
 }
 
 Object* PutRoom(Block* block, const char* type, const Shape& shape) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   core::StoreRoom room;
   if (!TakeRoom(state, block, type, shape, room)) return nullptr;
   return state.runtime->PutStored(room, {});
@@ -377,8 +389,8 @@ bool Read(Object* object, ValueSource& source, Failure& failure) {
     source = {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size(), false, nullptr};
     return true;
   }
-  SessionState& state = NeedSession();
-  Using guard(state);
+  Using session;
+  SessionState& state = session.need();
   for (;;) {
     auto view = state.runtime->Read(object);
     if (!view) {
@@ -415,9 +427,9 @@ void FetchOrThrow(Object* object, uint32_t epoch, ValueSource& source) {
 // ---- waiting
 
 bool WaitForAll(Object* const* objects, size_t count, int64_t timeout_ns) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   if (std::all_of(objects, objects + count, [](Object* object) { return object->resolved(); })) return true;
-  Using guard(state);
   int64_t deadline = Deadline(timeout_ns);
   core::WaitReport report;
   if (const CppCall* call = CppRunner::Current()) {
@@ -447,9 +459,9 @@ bool WaitForAll(Object* const* objects, size_t count, int64_t timeout_ns) {
 
 bool WaitInTask(const std::atomic<bool>& done) {
   const CppCall* call = CppRunner::Current();
-  SessionState* state = g_session.load(std::memory_order_acquire);
+  Using session;
+  SessionState* state = session.get();
   if (!call || !state) return false;
-  Using guard(*state);
   uint32_t cancelled_before = call->cancelled.load();
   this_task::check_cancelled();
   for (;;) {
@@ -462,12 +474,14 @@ bool WaitInTask(const std::atomic<bool>& done) {
 }
 
 void WakeTasks() noexcept {
-  SessionState* state = g_session.load(std::memory_order_acquire);
+  Using session;
+  SessionState* state = session.get();
   if (state && g_runner) state->runtime->WakeWaiters();  // else no thread runs a task
 }
 
 void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t timeout_ns) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   if (wanted < 1 || wanted > count) {
     throw std::invalid_argument("weft::wait: num_returns must be between 1 and the number of references (" +
                                 std::to_string(count) + "), not " + std::to_string(wanted));
@@ -477,7 +491,6 @@ void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t ti
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
     throw std::invalid_argument("weft::wait: two of the references name the same object");
   }
-  Using guard(state);
   int64_t deadline = Deadline(timeout_ns);
   core::WaitReport report;
   if (const CppCall* call = CppRunner::Current()) {

@@ -47,7 +47,8 @@ std::shared_ptr<PythonTarget> NewPythonFunction(std::string module, std::string 
 }
 
 void SubmitPython(PythonTarget& target, Encoder& arguments, Object** returns) {
-  SessionState& state = NeedSession();
+  Using session;
+  SessionState& state = session.need();
   const core::TaskTemplate* what;
   {
     std::lock_guard lock(target.mutex);

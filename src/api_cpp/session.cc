@@ -46,8 +46,11 @@ std::vector<SessionState*>& EndedSessions() {
 
 void ForgetEndedSessions() {
   if (g_blocks.load() != 0) return;
-  for (SessionState* state : EndedSessions()) delete state;
-  EndedSessions().clear();
+  std::erase_if(EndedSessions(), [](SessionState* state) {
+    if (IsUsed(state)) return false;  // by the thread that ended it, further up its stack
+    delete state;
+    return true;
+  });
 }
 
 std::string ReadFile(const char* path) {
@@ -212,15 +215,13 @@ int TakeWorkerFd() {
   const char* name_space = std::getenv(kNamespace);
   state->name_space = name_space ? name_space : "";
   g_session.store(state, std::memory_order_release);
-  {
-    CppRunner runner(*state);
-    core::Executor executor(*state->runtime, runner);
-    runner.SetExecutor(&executor);
-    g_runner = &runner;
-    executor.Run();
-    runner.DestroyInstance();  // while it can still use weft
-    g_runner = nullptr;
-  }
+  // Never destroyed: threads of a threaded actor may still be on their way out of a call when this process ends.
+  auto* runner = new CppRunner(*state);
+  auto* executor = new core::Executor(*state->runtime, *runner);
+  runner->SetExecutor(executor);
+  g_runner = runner;
+  executor->Run();
+  runner->DestroyInstance();  // while it can still use weft
   g_session.store(nullptr);
   state->runtime->Stop();
   StopEvents(*state);
@@ -250,18 +251,6 @@ void LeaveSession() {
   StopEvents(*state);
 }
 
-SessionState& NeedSession() {
-  SessionState* state = g_session.load(std::memory_order_acquire);
-  if (state && !Runtime::forked()) [[likely]]
-    return *state;
-  if (state) {
-    throw WeftError(
-        "this process was forked from a weft driver and cannot use its session; call weft in the parent, or "
-        "execute a program of its own");
-  }
-  throw WeftError("no session is open: call weft::init() and keep what it returns as long as weft is used");
-}
-
 uint32_t OpenSession(const InitOptions& options) {
   serve_if_worker();
   std::lock_guard lock(SessionMutex());
@@ -273,6 +262,7 @@ uint32_t OpenSession(const InitOptions& options) {
     throw WeftError("weft::init: a session is open in this process already; end it first (Session::shutdown)");
   }
   ForgetEndedSessions();
+  PrepareUsing();
   core::SessionOptions session;
   std::string executable = OwnExecutable();
   session.daemon_path = FindProgram(options, executable);
@@ -315,18 +305,15 @@ void CloseSession(uint32_t epoch) noexcept {
   state->runtime->Stop();
   lock.unlock();  // callbacks that are made now, or run already, may end sessions and open others
   StopEvents(*state);
-  // Calls that waited return now, with an exception that says why.
-  while (state->waiting.load() != 0) {
-    timespec moment{0, 100'000};
-    nanosleep(&moment, nullptr);
-  }
+  AwaitUsers(state);  // calls that waited return now, with an exception that says why
   lock.lock();
   EndedSessions().push_back(state);
   ForgetEndedSessions();
 }
 
 bool IsOpen(uint32_t epoch) noexcept {
-  SessionState* state = g_session.load();
+  Using session;
+  SessionState* state = session.get();
   return state && state->epoch == epoch && !state->runtime->stopped();
 }
 

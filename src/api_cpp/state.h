@@ -1,7 +1,7 @@
 // What the C++ front end keeps for the whole process: the present session and those that ended while something still
 // looks into their memory.
 //
-// Threads: any. A call that waits counts itself (Using), so that closing the session waits until it has returned.
+// Threads: any. Each call into weft notes which session it uses (session_use.h); closing one waits for its users.
 #pragma once
 
 #include <atomic>
@@ -12,6 +12,7 @@
 
 #include "runtime/runtime.h"
 #include "weft/detail/bridge.h"
+#include "weft/detail/session_use.h"
 
 namespace weft::detail {
 
@@ -28,28 +29,18 @@ struct SessionState {
   std::mutex events_mutex;  // guards the two that follow
   std::shared_ptr<EventThread> events;
   bool events_ended = false;
-  std::atomic<uint32_t> waiting{0};  // calls that may sleep in the runtime
 };
 
-extern std::atomic<SessionState*> g_session;  // nullptr while no session is open
+extern std::atomic<SessionState*> g_session;  // nullptr while no session is open; looked at by way of Using
 extern std::atomic<uint64_t> g_blocks;        // that look into shared memory
 
-// The present session; throws, and says what to do, if there is none or it cannot be used.
-SessionState& NeedSession();
 // Of the program `weft`; throws if it is not found.
 std::string ProgramPath();
-inline Runtime& NeedRuntime() { return *NeedSession().runtime; }
-
-// Keeps a session's runtime while a call waits in it.
-class Using {
- public:
-  explicit Using(SessionState& state) : state_(state) { state_.waiting.fetch_add(1); }
-  ~Using() { state_.waiting.fetch_sub(1); }
-  Using(const Using&) = delete;
-
- private:
-  SessionState& state_;
-};
+// Of session_use.cc. Before the first session:
+void PrepareUsing();
+// Returns when no other thread uses the session, which g_session no longer names.
+void AwaitUsers(SessionState* state);
+bool IsUsed(SessionState* state);
 
 [[noreturn]] void ThrowCoreError(const core::Error& error);
 [[noreturn]] void ThrowSessionEnded(Runtime& runtime);

@@ -26,10 +26,24 @@ namespace {
   ::_exit(127);
 }
 
+// By system calls alone: the library's functions take locks under sanitizers, which another thread may have held when
+// the process was forked.
+void ResetSignals(const sigset_t* mask) {
+  struct {
+    void (*handler)(int);
+    unsigned long flags;
+    void (*restorer)();
+    uint64_t mask;
+  } normal{};  // SIG_DFL
+  for (int signal = 1; signal < NSIG; ++signal) {
+    ::syscall(SYS_rt_sigaction, signal, &normal, nullptr, sizeof normal.mask);
+  }
+  ::syscall(SYS_rt_sigprocmask, SIG_SETMASK, mask, nullptr, sizeof normal.mask);
+}
+
 // In the child, which shares the parent's memory until it executes: nothing but system calls.
 [[noreturn]] void Execute(char* const* argv, int socket, const sigset_t* old, int report) {
-  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
-  sigprocmask(SIG_SETMASK, old, nullptr);
+  ResetSignals(old);
   if (socket == 3) {
     ::fcntl(3, F_SETFD, 0);
   } else {
@@ -43,8 +57,7 @@ namespace {
 // As above; the three standard descriptors are given.
 [[noreturn]] void ExecuteProgram(char* const* argv, int input, int output, pid_t parent, const sigset_t* old,
                                  int report) {
-  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
-  sigprocmask(SIG_SETMASK, old, nullptr);
+  ResetSignals(old);
   if (parent != 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);

@@ -227,7 +227,7 @@ bool Executor::TakeFrame(Submitter& submitter, const Frame& frame) {
     return true;
   }
   if (type == FrameType::kTask && submitter.peer->channel.Claim()) {
-    if (owes_streams_) GatherReplies();
+    if (owes_streams_.load(std::memory_order_relaxed)) GatherReplies();
     RunTask(submitter, frame.bytes);
     return true;
   }
@@ -297,34 +297,40 @@ void Executor::SendReply(Submitter& submitter, uint32_t size, bool precious) {
   // On a stream, a reply that was not sent dies with us; one that cannot be had by running the task again is not put
   // off.
   if (submitter.peer->channel.WakeIsAsked() || (precious && submitter.peer->channel.stream())) {
-    submitter.owes_wake_up = false;
+    submitter.owes_wake_up.store(false, std::memory_order_relaxed);
     submitter.peer->channel.Notify(Audience::kAnyone);
   } else {
-    submitter.owes_wake_up = true;  // at the latest when there is nothing more to do
-    if (submitter.peer->channel.stream()) owes_streams_ = true;
+    // At the latest when there is nothing more to do.
+    submitter.owes_wake_up.store(true, std::memory_order_relaxed);
+    if (submitter.peer->channel.stream()) owes_streams_.store(true, std::memory_order_relaxed);
   }
 }
 
 // On a stream nobody can see a reply that was not sent, and what runs now may take long.
 void Executor::GatherReplies() {
-  owes_streams_ = false;
+  owes_streams_.store(false, std::memory_order_relaxed);
   for (auto& submitter : submitters_) {
     SharedStream* stream = submitter->peer->channel.stream();
-    if (stream && submitter->owes_wake_up) stream->Gather();
+    if (stream && submitter->owes_wake_up.load(std::memory_order_relaxed)) stream->Gather();
   }
 }
 
 void Executor::WakeSubmitters() {
-  owes_streams_ = false;
+  owes_streams_.store(false, std::memory_order_relaxed);
   for (auto& submitter : submitters_) {
-    if (!submitter->owes_wake_up) continue;
-    submitter->owes_wake_up = false;
+    if (!submitter->owes_wake_up.load(std::memory_order_relaxed)) continue;
+    submitter->owes_wake_up.store(false, std::memory_order_relaxed);
     submitter->peer->channel.Notify(Audience::kAnyone);
   }
 }
 
+std::unique_lock<std::mutex> Executor::AsOnlyWriter() {
+  return mode_.concurrent && !mode_.loop ? std::unique_lock(reply_mutex_) : std::unique_lock<std::mutex>();
+}
+
 void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind) {
   ReplyHead head{.task = task, .kind = static_cast<uint32_t>(kind)};
+  auto only = AsOnlyWriter();
   uint8_t* room = submitter.peer->channel.BeginSend(sizeof head);
   while (!room && !submitter.peer->dead && !submitter.peer->channel.gone() && !runtime_.stopped()) {
     submitter.peer->channel.Notify(Audience::kAnyone);
@@ -336,7 +342,7 @@ void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind) {
   FrameWriter(room).Put(head);
   submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, sizeof head);
   submitter.peer->channel.Notify(Audience::kAnyone);
-  submitter.owes_wake_up = false;
+  submitter.owes_wake_up.store(false, std::memory_order_relaxed);
 }
 
 void Executor::Describe(WaitFact& fact, bool main_thread) {
@@ -718,8 +724,7 @@ void Executor::Reply(Execution& execution) {
   reply.error_size = static_cast<uint32_t>(outcome.error.size());
   reply.num_given_back = static_cast<uint32_t>(given_back.size());
   reply.num_retained = static_cast<uint32_t>(retained.size());
-  std::unique_lock<std::mutex> one_at_a_time;
-  if (mode_.concurrent && !mode_.loop) one_at_a_time = std::unique_lock(reply_mutex_);
+  auto one_at_a_time = AsOnlyWriter();
   uint8_t* room = RoomForReply(submitter, size);
   if (!room) return;  // the submitter is dead
   FrameWriter out(room);
@@ -741,9 +746,10 @@ void Executor::Reply(Execution& execution) {
   for (uint64_t index : retained) out.Put(index);
   SendReply(submitter, size, execution.call.what->max_retries == 0);
   if (one_at_a_time) {
-    one_at_a_time.unlock();
     // Nobody else may be there to do it later.
-    if (!submitter.peer->channel.WakeIsAsked()) submitter.peer->channel.Notify(Audience::kAnyone);
+    const bool owes = submitter.owes_wake_up.exchange(false, std::memory_order_relaxed);
+    one_at_a_time.unlock();
+    if (owes) submitter.peer->channel.Notify(Audience::kAnyone);
   }
 
   for (size_t i = 0; !is_actor_ && i < outcome.values.size(); ++i) {

@@ -143,7 +143,7 @@ class TaskRunner {
 struct Submitter {
   Runtime::Peer* peer = nullptr;
   std::unordered_map<uint32_t, std::unique_ptr<DefinedTemplate>> templates;
-  bool owes_wake_up = false;
+  std::atomic<bool> owes_wake_up{false};  // by the threads that reply; relaxed
 };
 
 class Executor {
@@ -201,6 +201,7 @@ class Executor {
   void TakeEarlyCancel(const Execution& execution);
   // The run of this task on the main thread, or 0. Any thread.
   uint64_t RunningNow(ProcessId submitter, uint64_t task) const;
+  std::unique_lock<std::mutex> AsOnlyWriter();
   void HandBack(Submitter& submitter, uint64_t task, ReplyKind kind);
   uint8_t* RoomForReply(Submitter& submitter, uint32_t size);
   void SendReply(Submitter& submitter, uint32_t size, bool precious);
@@ -211,9 +212,9 @@ class Executor {
   TaskRunner& runner_;
   std::vector<std::unique_ptr<Submitter>> submitters_;
   size_t next_ = 0;
-  uint32_t streak_ = 0;                  // frames taken from submitter next_ in a row
-  std::vector<Runtime::Peer*> adopted_;  // guarded by the runtime's lock
-  bool owes_streams_ = false;            // a submitter on a stream is owed a wake-up
+  uint32_t streak_ = 0;                    // frames taken from submitter next_ in a row
+  std::vector<Runtime::Peer*> adopted_;    // guarded by the runtime's lock
+  std::atomic<bool> owes_streams_{false};  // a submitter on a stream is owed a wake-up; relaxed
   std::atomic<bool> news_{false};
   std::atomic<bool> exit_{false};
   std::atomic<bool> exit_at_once_{false};
@@ -244,7 +245,7 @@ class Executor {
   bool is_actor_ = false;  // its constructor has come
   bool constructed_ = false;
   ActorMode mode_;
-  std::mutex reply_mutex_;  // concurrent, without a loop: one writer to a channel at a time
+  std::mutex reply_mutex_;  // concurrent, without a loop (AsOnlyWriter): one writer to a channel at a time
   // Concurrent calls. Guarded by running_mutex_, which is taken inside the runtime's.
   std::mutex running_mutex_;
   std::unordered_map<uint64_t, std::unique_ptr<Execution>> running_;

@@ -442,8 +442,8 @@ class Owner {
   void CheckInvariants();
   // Why the object is pending (owner_explain.cc).
   ObjectFact Explain(ObjectId id);
-  void set_depth(uint32_t depth) { depth_ = depth; }
-  uint32_t depth() const { return depth_; }
+  void set_depth(uint32_t depth) { depth_.store(depth, std::memory_order_relaxed); }  // any thread
+  uint32_t depth() const { return depth_.load(std::memory_order_relaxed); }
 
   Faults faults;
   // A worker's channel holds at most this many tasks of ours: enough to hide the round trip, few enough to move.
@@ -515,7 +515,7 @@ class Owner {
   const ProcessId self_;
   uint64_t last_task_ = 0;
   uint64_t finished_tasks_ = 0;
-  uint32_t depth_ = 0;
+  std::atomic<uint32_t> depth_{0};
   Slab<Object> objects_;
   Slab<Task> tasks_;
   std::unordered_map<ObjectId, Object*> borrowed_;

@@ -360,9 +360,12 @@ Object* Runtime::FindLocked(ObjectId id) {
 }
 
 void Runtime::DropReference(Object* object) {
-  uint32_t count = object->local_references.load(std::memory_order_relaxed);
+  uint32_t count = object->local_references.load(std::memory_order_acquire);
   while (count > 1) {
-    if (object->local_references.compare_exchange_weak(count, count - 1, std::memory_order_release)) return;
+    if (object->local_references.compare_exchange_weak(count, count - 1, std::memory_order_release,
+                                                       std::memory_order_acquire)) {
+      return;
+    }
   }
   // The last one is not counted down but handed to the list, so the record stays until the list was drained.
   Object* head = dropped_.load(std::memory_order_relaxed);
