@@ -46,6 +46,8 @@ struct ActorOptions {
   bool detached = false;                                             // lives until it is killed, also without handles
   bool get_if_exists = false;                                        // an actor of that name instead of a new one
   bool allow_out_of_order_execution = false;  // a call that waits for its arguments lets later ones pass
+  SchedulingStrategy scheduling_strategy = Default{};
+  LabelSelector label_selector = {};
 };
 
 template <class T>

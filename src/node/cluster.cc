@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "base/clock.h"
 #include "os/entropy.h"
 #include "os/tcp.h"
+#include "wire/placement.h"
 
 namespace weft::core {
 namespace {
@@ -20,6 +22,9 @@ constexpr int64_t kDialAgainNs = 100'000'000;
 
 // How long a node that starts may take to become a member.
 constexpr int64_t kJoinNs = 15'000'000'000;
+
+// Nodes that have gone and are still told of.
+constexpr size_t kMostGone = 100;
 
 uint64_t WishKey(NodeNumber asker, uint64_t wish) { return uint64_t{asker.value} << 40 | wish; }
 
@@ -118,7 +123,7 @@ class Cluster::Dialled final : public Link::Handler {
   void Release(Link& ready) {
     auto socket = ready.ReleaseSocket();
     released_ = true;
-    if (ready.NextDeadline() == INT64_MAX) cluster_.ended_.push_back(number_);  // plain: nothing is relayed
+    if (!cluster_.settings_.tls) cluster_.ended_.push_back(number_);  // nothing is relayed
     cluster_.host_.ChannelConnected(submitter_, worker_, dialled_, std::move(socket));
   }
 
@@ -143,6 +148,11 @@ Cluster::~Cluster() = default;
 
 Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingNodeOptions& options, Host& host) {
   std::unique_ptr<Cluster> cluster(new Cluster(loop, options, host));
+  if (options.tls.enabled()) {
+    auto tls = TlsContext::Load(options.tls);
+    if (!tls) return tls.error();
+    cluster->settings_.tls = std::move(*tls);
+  }
   if (options.head) {
     uint64_t id[2];
     FillWithEntropy({reinterpret_cast<uint8_t*>(id), sizeof id});
@@ -159,7 +169,7 @@ Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingN
     // The head is the first member, over a link that never closes.
     std::vector<MembershipAction> actions;
     JoinAsked self{.link = cluster->next_peer_++, .protocol = kNodeProtocolVersion, .now_ns = NowNs()};
-    self.node = {cluster->identity_, options.name, cluster->own_address_, options.resources, {}};
+    self.node = {cluster->identity_, options.name, cluster->own_address_, options.resources, options.labels};
     cluster->self_ = cluster->membership_->next_number();
     cluster->own_link_ = self.link;
     cluster->membership_->Handle(self, actions);
@@ -406,7 +416,7 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
       return Perform(actions);
     }
     if (auto* appeared = std::get_if<NodeAppeared>(&message)) {
-      nodes_[appeared->node] = {appeared->name, appeared->address, appeared->resources};
+      nodes_[appeared->node] = {appeared->name, appeared->address, appeared->resources, appeared->labels};
       return;
     }
     if (auto* vanished = std::get_if<NodeVanished>(&message)) return Vanish(vanished->node, vanished->why);
@@ -439,6 +449,20 @@ void Cluster::Vanish(NodeNumber node, const std::string& why) {
   host_.NodeIsGone(node, described);
 }
 
+// From what the shape says of its place. Returns why that cannot be.
+std::string Cluster::Place(const ResourceAmounts& shape, WorkWished& wished) const {
+  const std::string_view name = PlacementOf(shape);
+  Placement placement;
+  if (name.empty()) return "";
+  if (!DecodePlacement(name, &placement)) return "its placement cannot be understood";
+  wished.labels = placement.labels;
+  if (placement.spread) wished.strategy.kind = PlacementStrategy::Kind::kSpread;
+  if (placement.node.empty()) return "";
+  wished.strategy = {PlacementStrategy::Kind::kAffinity, NumberOfNodeId(session(), placement.node), placement.soft};
+  if (wished.strategy.node || placement.soft) return "";
+  return "the task asks for node " + placement.node + " only, and no such node belongs to this cluster (weft.nodes())";
+}
+
 void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
   std::vector<GlobalAction> actions;
   if (auto* beat = std::get_if<NodeBeat>(&message)) {
@@ -449,6 +473,7 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
     return Perform(decided);
   }
   if (auto* load = std::get_if<NodeLoad>(&message)) {
+    if (nodes_.contains(from)) available_[from] = load->available;
     scheduler_->Handle(NodeReported{from, load->placements_seen, load->available, load->free_gpus, load->leases, {}},
                        actions);
   } else if (auto* wish = std::get_if<WishSent>(&message)) {
@@ -460,15 +485,18 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
     } else if (wishes_.contains(key)) {
       scheduler_->Handle(WishChanged{id, wish->count, wish->placed_heard}, actions);
     } else {
+      WorkWished wished{.wish = id,
+                        .process = wish->process,
+                        .job = wish->job.value,
+                        .shape = WithoutPlacement(wish->shape),
+                        .count = wish->count,
+                        .depth = wish->depth};
+      if (const std::string why = Place(wish->shape, wished); !why.empty()) {
+        return Send(from, WishRefused{wish->wish, 1, why});
+      }
       wishes_[key] = *wish;
-      scheduler_->Handle(WorkWished{.wish = id,
-                                    .process = wish->process,
-                                    .job = wish->job.value,
-                                    .shape = wish->shape,
-                                    .count = wish->count,
-                                    .depth = wish->depth,
-                                    .actor = static_cast<bool>(wish->actor)},
-                         actions);
+      wished.actor = static_cast<bool>(wish->actor);
+      scheduler_->Handle(wished, actions);
     }
   } else if (auto* job = std::get_if<JobDescribed>(&message)) {
     KnowJob(std::move(*job));
@@ -490,15 +518,8 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
 void Cluster::Perform(std::vector<LeaseAction>& actions) {
   for (auto& action : std::exchange(actions, {})) {
     if (auto* join = std::get_if<SendJoin>(&action)) {
-      SendToHead(NodeJoins{join->was,
-                           join->epoch,
-                           join->beat,
-                           kNodeProtocolVersion,
-                           identity_,
-                           options_.name,
-                           own_address_,
-                           options_.resources,
-                           {}});
+      SendToHead(NodeJoins{join->was, join->epoch, join->beat, kNodeProtocolVersion, identity_, options_.name,
+                           own_address_, options_.resources, options_.labels});
     } else if (auto* beat = std::get_if<SendBeat>(&action)) {
       SendToHead(NodeBeat{beat->beat, beat->epoch});
     } else if (std::holds_alternative<LinkToHead>(action)) {
@@ -519,12 +540,13 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
         found->second->Send(
             EncodeNodeMessage(NodeAccepted{accept->node, self_, accept->epoch, accept->beat, accept->lease_ns}));
         for (const auto& [node, other] : nodes_) {
-          found->second->Send(EncodeNodeMessage(NodeAppeared{node, other.name, other.address, other.resources}));
+          found->second->Send(
+              EncodeNodeMessage(NodeAppeared{node, other.name, other.address, other.resources, other.labels}));
         }
       }
       if (accept->again) continue;
-      nodes_[accept->node] = {description.name, description.address, description.resources};
-      NodeAppeared news{accept->node, description.name, description.address, description.resources};
+      nodes_[accept->node] = {description.name, description.address, description.resources, description.labels};
+      NodeAppeared news{accept->node, description.name, description.address, description.resources, description.labels};
       for (auto& [number, peer] : peers_) {
         if (peer->joining && peer->node) peer->Send(EncodeNodeMessage(news));
       }
@@ -546,6 +568,14 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
     } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
       std::fprintf(stderr, "weft node: node %u (%s) is no longer in the cluster: %s\n", dead->node.value,
                    dead->name.c_str(), dead->why.c_str());
+      if (auto known = nodes_.find(dead->node); known != nodes_.end()) {
+        NodeListed last = ListedAs(dead->node, known->second);
+        last.alive = 0;
+        last.why = dead->why;
+        gone_.push_back(std::move(last));
+        if (gone_.size() > kMostGone) gone_.pop_front();
+      }
+      available_.erase(dead->node);
       std::vector<GlobalAction> decided;
       scheduler_->Handle(NodeLeft{dead->node}, decided);
       for (auto& [number, peer] : peers_) {
@@ -571,7 +601,7 @@ void Cluster::Perform(std::vector<GlobalAction>& actions) {
       }
       Send(place->wish.asker, WishServed{place->wish.number, place->count});
       Send(place->node,
-           WorkAssigned{place->wish.asker, place->wish.number, place->placement, place->process, job, place->shape,
+           WorkAssigned{place->wish.asker, place->wish.number, place->placement, place->process, job, wished.shape,
                         place->count, place->depth, wished.actor, wished.to_hold, wished.class_name});
     } else if (auto* unplace = std::get_if<UnplaceWork>(&action)) {
       Send(unplace->wish.asker, WishServed{unplace->wish.number, -static_cast<int64_t>(unplace->count)});
@@ -582,6 +612,29 @@ void Cluster::Perform(std::vector<GlobalAction>& actions) {
       Send(warn->wish.asker, WishRefused{warn->wish.number, 0, warn->why});
     }
   }
+}
+
+// ---- looking ------------------------------------------------------------------------------------------------------
+
+uint64_t Cluster::session() const { return std::strtoull(settings_.cluster_id.substr(0, 16).c_str(), nullptr, 16); }
+
+NodeListed Cluster::ListedAs(NodeNumber node, const OtherNode& known) const {
+  NodeListed listed{.node = node, .session = session()};
+  listed.head = node == (is_head() ? self_ : head_) ? 1 : 0;
+  listed.own = node == self_ ? 1 : 0;
+  listed.name = known.name;
+  listed.address = known.address;
+  listed.total = known.resources;
+  listed.labels = known.labels;
+  if (auto free = available_.find(node); free != available_.end()) listed.available = free->second;
+  return listed;
+}
+
+std::vector<NodeListed> Cluster::List() const {
+  std::vector<NodeListed> all(gone_.begin(), gone_.end());
+  for (const auto& [node, known] : nodes_) all.push_back(ListedAs(node, known));
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
+  return all;
 }
 
 void Cluster::Leave() {

@@ -20,6 +20,7 @@
 #include "events/event_log.h"
 #include "os/abstract_socket.h"
 #include "os/child_process.h"
+#include "os/entropy.h"
 #include "os/memory_limits.h"
 #include "os/socket.h"
 #include "transport/ring_channel.h"
@@ -146,6 +147,7 @@ int NodeDaemon::Run() {
       Settle();
     }
     if (!redials_.empty() && !ended_) DialAgain(now);
+    AnswerWithoutHead(now);
     TellHead();
     FlushAll();
     PauseOrResumeOutput();
@@ -172,6 +174,7 @@ int64_t NodeDaemon::NextDeadline() const {
   if (cluster_) next = std::min(next, cluster_->NextDeadline());
   if (exchange_) next = std::min(next, exchange_->NextDeadline());
   for (const auto& [pair, redial] : redials_) next = std::min(next, redial.at_ns);
+  if (!asked_nodes_.empty()) next = std::min(next, asked_nodes_.begin()->second.until_ns);
   if (scheduler_) {
     next = std::min({next, scheduler_->next_wakeup_ns(), directory_.next_wakeup_ns()});
     next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
@@ -289,6 +292,11 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
 
 void NodeDaemon::SetUp(ResourceAmounts resources, uint64_t store_bytes) {
   resources_ = resources;
+  if (cluster_) {
+    session_ = cluster_->session();
+  } else {
+    FillWithEntropy({reinterpret_cast<uint8_t*>(&session_), sizeof session_});
+  }
   uint64_t most =
       descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
   resources.emplace_back(kGuestWorker, int64_t{1} << 40);
@@ -347,6 +355,7 @@ bool NodeDaemon::Welcomed(Process& process) {
   Welcome welcome;
   welcome.process = process.id;
   welcome.driver = process.job;
+  welcome.session = session_;
   welcome.python_workers = FindJob(process.job)->session.python_workers;
   welcome.object_store_bytes = budget_->capacity_bytes();
   welcome.reserved_bytes = budget_->Admit(process.id, kReservedBytes);
@@ -380,6 +389,7 @@ void NodeDaemon::Handle(Process& process, RequestLeases& message) {
     return Send(process, LeaseRefused{message.shape, "one process asks for more than " + std::to_string(kMaxShapes) +
                                                          " different resource shapes at once"});
   }
+  if (WishForPlace(process, message)) return;
   RereadBlockedFlags();
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(LeasesRequested{process.id, std::move(message.shape), message.count, message.depth},
@@ -485,15 +495,18 @@ void NodeDaemon::Handle(Process& process, AskShape& message) {
 
 ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
   ShapeFact fact = scheduler_->Explain(shape);
-  if (cluster_) {
-    // What others hold there is not known here; but whoever waits for it may yet be served.
+  if (cluster_ && MayBeServedElsewhere(shape)) {
+    // What others hold there is not known here, and nobody here keeps it from coming: it may yet be served.
+    fact.holders.clear();
+    fact.total = shape;
+    ++fact.starting;
+  } else if (cluster_) {
     // Nor is anything hopeless: a node that has what none has may join.
-    bool somewhere = false;
-    for (const auto& [node, other] : cluster_->nodes()) {
-      if (!ResourceLedger(other.resources).Fits(shape)) continue;
-      somewhere = true;
-      if (node != cluster_->self()) ++fact.starting;
-    }
+    const ResourceAmounts plain = WithoutPlacement(shape);
+    const auto& nodes = cluster_->nodes();
+    const bool somewhere = std::any_of(nodes.begin(), nodes.end(), [&](const auto& node) {
+      return ResourceLedger(node.second.resources).Fits(plain);
+    });
     if (!somewhere) ++fact.starting;
   }
   for (HolderFact& holder : fact.holders) {
@@ -675,6 +688,11 @@ void NodeDaemon::Perform(const GrantLease& action) {
   // If the submitter is closing, its burial ends the lease. If the worker is, the submitter gets the lease all the same
   // and then hears of the death like of any other: a wish never vanishes.
   if (submitter->stage != Process::Stage::kReady) return;
+  if (cluster_ && !MayServe(action.shape)) {  // the head has placed it here
+    auto served = sent_wishes_.find({action.process, action.shape});
+    if (served != sent_wishes_.end() && served->second.on_the_way > 0) --served->second.on_the_way;
+    WishWasPlaced(action.process, action.shape);
+  }
   if (!OpenChannel(*submitter, *worker)) {
     PoolOf(action.worker).WorkerWasFreed(action.worker, NowNs());
     scheduler_->Handle(LeaseReturned{action.process, action.lease}, scheduler_actions_);

@@ -239,6 +239,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   void HandleNode(NodeNumber from, NameAnswered& message);
   void HandleNode(NodeNumber from, NameReleased& message);
   void HandleNode(NodeNumber from, JobEnded& message);
+  void HandleNode(NodeNumber from, AskNodes& message);
+  void HandleNode(NodeNumber from, NodesTold& message);
   void Open();
   bool IsElsewhere(ProcessId process) const;
   void SendElsewhere(ProcessId process, const Message& message);
@@ -291,6 +293,16 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   void EndLastingJob(ProcessId id);
   void Construct(const ConstructActor& message);
 
+  // ---- places (node_daemon_placement.cc)
+  bool MayServe(const ResourceAmounts& shape) const;
+  std::string OwnNodeId() const;
+  bool MayBeServedElsewhere(const ResourceAmounts& shape) const;
+  std::string WhyMisplaced(const ResourceAmounts& shape) const;
+  std::string WhyNoActorHere(const ResourceAmounts& shape) const;
+  bool WishForPlace(Process& process, const RequestLeases& message);
+  void WishWasPlaced(ProcessId process, const ResourceAmounts& shape);
+  std::vector<LocalScheduler::UnmetWish> WishesForHead();
+
   // ---- output
   void ForwardOutput(ProcessId worker, bool is_stderr, std::string text);
   void PauseOrResumeOutput();
@@ -298,11 +310,16 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   // ---- observers (node_daemon_observers.cc)
   void ListenForObservers();
   void AnswerObserver(uint64_t observer, const Observe& question);
+  void AnswerObserver(uint64_t observer, const Observe& question, const std::vector<NodeListed>& nodes);
   void RouteForObserver(uint64_t observer, RouteTo& question);
   ShapeFact Explain(const ResourceAmounts& shape);
   ProcessInfo Describe(const Process& process) const;
   void Handle(Process& process, StateReport& message);
   void RememberDead(Process& process, const std::string& how);
+  // ---- of all nodes (node_daemon_nodes.cc)
+  std::vector<NodeListed> OwnNodes() const;
+  void AskHeadForNodes(uint64_t observer, const Observe& question);
+  void AnswerWithoutHead(int64_t now_ns);
 
   int64_t NextDeadline() const;
   Process* Find(ProcessId id);
@@ -353,6 +370,11 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   };
   std::map<std::pair<ProcessId, ResourceAmounts>, SentWish> sent_wishes_;
   std::map<uint64_t, std::pair<ProcessId, ResourceAmounts>> wish_keys_;
+  struct PlacedWish {
+    uint32_t count = 0;
+    uint32_t depth = 0;
+  };
+  std::map<std::pair<ProcessId, ResourceAmounts>, PlacedWish> placed_wishes_;  // that only the head may serve
   uint64_t next_wish_ = 1;
   std::set<ProcessId> told_jobs_;
   // Actors that have another node for their home.
@@ -405,9 +427,17 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   std::unique_ptr<ObjectExchange> exchange_;
 
   std::unique_ptr<Observers> observers_;
+  struct AskedNodes {
+    uint64_t observer = 0;
+    Observe question;
+    int64_t until_ns = 0;
+  };
+  std::map<uint64_t, AskedNodes> asked_nodes_;  // observers for whom the head was asked, by request
+  uint64_t next_nodes_request_ = 1;
   std::deque<DeadProcess> dead_;  // the latest ones
   bool keep_events_ = true;
   int64_t started_ns_ = 0;
+  uint64_t session_ = 0;  // Welcome
 
   std::string test_streams_;  // WEFT_STREAM_CHANNELS, for tests: processes of this node get streams ("tcp": over TCP)
   uint64_t descriptor_limit_ = 1024;

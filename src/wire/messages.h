@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "wire/ids.h"
+#include "wire/labels.h"
 
 namespace weft::core {
 
@@ -155,7 +156,7 @@ struct Welcome {  // with two descriptors: the process's own doorbell page, and 
   uint64_t object_store_bytes = 0;
   uint64_t reserved_bytes = 0;  // of the store, granted without asking
   uint32_t cpus = 0;            // whole CPUs of the node
-  uint64_t session = 0;         // random, the same for all its processes
+  uint64_t session = 0;         // random, the same for all processes of the session or cluster
   uint8_t python_workers = 0;   // as the driver said
 };
 struct ChannelOpened {  // with two descriptors: the channel's memory and the peer's doorbell page
@@ -271,6 +272,7 @@ enum ObserveWhat : uint32_t {
   kObserveEvents = 1,  // each ProcessInfo comes with the process's event log
   kObserveOutput = 2,  // the last output of each worker
   kObserveState = 4,   // what each process knows of its tasks and objects
+  kObserveNodes = 8,   // all nodes of the cluster, as its head sees them
 };
 struct Observe {  // from an observer; answered by the messages below, in this order
   uint32_t protocol = kProtocolVersion;
@@ -284,6 +286,19 @@ struct NodeInfo {
   uint64_t store_bytes = 0, store_used_bytes = 0;
   int64_t started_ns = 0;  // CLOCK_MONOTONIC
   std::string working_directory;
+};
+struct NodeListed {  // for each node of the cluster, dead ones too, if kObserveNodes is asked for
+  NodeNumber node;
+  uint64_t session = 0;  // as in Welcome
+  uint8_t alive = 1;
+  uint8_t head = 0;
+  uint8_t own = 0;  // the node that answers
+  std::string name;
+  std::string address;  // where other nodes reach it; empty: a private session
+  ResourceAmounts total;
+  ResourceAmounts available;  // as the head was told last
+  NodeLabels labels;
+  std::string why;  // if it is not alive
 };
 enum class ProcessStage : uint8_t { kStarting = 1, kIdle = 2, kLeased = 3, kBlocked = 4, kEnding = 5, kDead = 6 };
 struct ProcessInfo {  // with one descriptor, read-only, if events are asked for and kept: its event log
@@ -326,7 +341,7 @@ using Message =
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
                  ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
-                 ObjectUnfetchable, EntrustActor>;
+                 ObjectUnfetchable, EntrustActor, NodeListed>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

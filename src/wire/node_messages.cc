@@ -30,7 +30,7 @@ void Fields(V& v, BeatConfirmed& m) {
 }
 template <class V>
 void Fields(V& v, NodeAppeared& m) {
-  v(m.node, m.name, m.address, m.resources);
+  v(m.node, m.name, m.address, m.resources, m.labels);
 }
 template <class V>
 void Fields(V& v, NodeVanished& m) {
@@ -153,6 +153,15 @@ void Fields(V& v, NameReleased& m) {
 template <class V>
 void Fields(V& v, JobEnded& m) {
   v(m.job);
+}
+
+template <class V>
+void Fields(V& v, AskNodes& m) {
+  v(m.request);
+}
+template <class V>
+void Fields(V& v, NodesTold& m) {
+  v(m.request, m.nodes);
 }
 
 std::string EncodeHello(const NodeHello& hello) {

@@ -74,6 +74,7 @@ struct NodeAppeared {  // from the head, to all
   std::string name;
   std::string address;
   ResourceAmounts resources;
+  NodeLabels labels;
 };
 struct NodeVanished {  // its processes are dead
   NodeNumber node;
@@ -244,13 +245,22 @@ struct JobEnded {  // from the head: a job that had lasted beyond its driver
   ProcessId job;
 };
 
+// ---- looking
+struct AskNodes {  // to the head: all nodes, please
+  uint64_t request = 0;
+};
+struct NodesTold {
+  uint64_t request = 0;
+  std::vector<std::string> nodes;  // encoded NodeListed
+};
+
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
                  NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
                  ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, SourcesWanted, SourcesTold,
                  CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
                  ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
-                 NameReleased, JobEnded>;
+                 NameReleased, JobEnded, AskNodes, NodesTold>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);

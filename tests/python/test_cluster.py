@@ -54,7 +54,7 @@ class Nodes:
 
     def sockets(self) -> set:
         with open("/proc/net/unix", encoding="ascii", errors="replace") as file:
-            names = re.findall(rf" @weft-node-{os.geteuid()}-(\d+)-(\S+)$", file.read(), re.MULTILINE)
+            names = re.findall(rf" @weft-node-{os.geteuid()}-(\d+)-(\S+)/\d+$", file.read(), re.MULTILINE)
         return {int(pid) for pid, address in names if not self.address or address == self.address}
 
     def program(self, text: str, **kwargs) -> subprocess.Popen:
