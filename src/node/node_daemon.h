@@ -208,6 +208,8 @@ class NodeDaemon : private Cluster::Host {
   // ---- other nodes (node_daemon_cluster.cc)
   void ClusterJoined(NodeNumber self) override;
   void ClusterRefused(const std::string& why) override;
+  void ClusterAwaited() override;
+  void HeadForgot(bool is_new) override;
   void NodeMessageCame(NodeNumber from, NodeMessage& message) override;
   void NodeIsGone(NodeNumber node, const std::string& why) override;
   void ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) override;

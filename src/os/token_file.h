@@ -4,6 +4,7 @@
 // line, in the environment or in a log. Files are checked through their descriptor, so nobody can swap them in between.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "base/result.h"
@@ -24,6 +25,9 @@ Result<std::string> CreateTokenFile(const std::string& path);
 // kGone if there is no such file. Refused are symlinks, files of somebody else, files that group or others can read or
 // write, and what cannot be a token (32 to 1024 printable characters on one line). The directory may be any.
 Result<std::string> ReadTokenFile(const std::string& path);
+
+// The same for other secrets of one line; `what` it is called in messages.
+Result<std::string> ReadSecretFile(const std::string& path, const std::string& what, size_t min_chars);
 
 // Reads it, or makes it if it is missing; of several that do so at once all get the same.
 Result<std::string> ReadOrCreateTokenFile(const std::string& path);

@@ -77,6 +77,9 @@ struct NodeVanished {  // its processes are dead
   NodeNumber node;
   std::string why;
 };
+struct NodesListed {  // from the head, to one that was accepted: whoever is not among these is gone
+  std::vector<NodeNumber> nodes;
+};
 struct NodeFarewell {};
 
 // ---- scheduling
@@ -165,7 +168,7 @@ struct CopiesDropped {  // the objects are freed; so are copies of them
 using NodeMessage = std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed,
                                  NodeAppeared, NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed,
                                  WishRefused, JobDescribed, ForProcess, FromProcess, RoutedAcross, ProcessVanished,
-                                 ChannelWanted, PullObject, PullFailed, CopiesDropped>;
+                                 ChannelWanted, PullObject, PullFailed, CopiesDropped, NodesListed>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);
