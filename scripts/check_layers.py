@@ -21,7 +21,7 @@ MAY_USE = {
     "scheduling": "base wire",
     "head": "base wire",
     "transfer": "base wire",
-    "node": "base os wire events transport object_store scheduling head transfer",
+    "node": "base os wire events transport object_store control_store scheduling head transfer",
     "runtime": "base os wire events transport object_store",
     "simulator": "base wire scheduling head transfer runtime node",
     "api_cpp": "base os wire transport object_store runtime",

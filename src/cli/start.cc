@@ -17,6 +17,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <map>
 #include <optional>
@@ -60,13 +61,26 @@ constexpr const char* kStartHelp =
     "for programs that start nodes:\n"
     "  --token-fd=N        read the token from this descriptor instead of a file\n"
     "  --log-fd=N          write the node's log to this descriptor\n"
-    "  --end-with-parent   end the node when the process that runs `weft start` has ended, however it ends\n";
+    "  --end-with-parent   end the node when the process that runs `weft start` has ended, however it ends\n"
+    "\n"
+    "of a head, where what must outlive it is kept:\n"
+    "  --state=FOLDER      (default ~/.weft/head-PORT; with --port=0 and no --state nothing is kept)\n"
+    "  --redis=URL         in Redis instead of a file there: redis://[USER[:PASSWORD]@]HOST[:PORT] or unix://PATH; "
+    "several\n"
+    "                      servers share the tables\n"
+    "  --redis-password-file=FILE  better than a password in the URL, which others may see\n"
+    "  --redis-cluster=NAME        tells clusters apart that share a server (default weft)\n"
+    "  --allow-open-redis  also a server elsewhere that asks nobody for a password\n"
+    "  --with-redis[=N]    in N Redis servers (default 1) that the head starts and watches itself\n"
+    "  --standby           wait until the head that leads is gone, then take over (with --redis)\n";
 
 constexpr const char* kStopHelp =
     "usage: weft stop [--address=HOST:PORT]\n"
     "Ends the lasting nodes that this user has started on this machine, or those of one cluster.\n";
 
 constexpr int64_t kStopWaitNs = 5'000'000'000;
+
+constexpr const char* kWithRedis = "--with-redis";  // its value may be left out
 
 struct Mistake {
   std::string what;
@@ -84,8 +98,8 @@ class Arguments {
       std::string text = arguments[i], name = text.substr(0, text.find('='));
       const bool has_value = name.size() < text.size();
       if (known(flags, name)) {
-        if (has_value) throw Mistake{name + " takes no value"};
-        values_[name].emplace_back();
+        if (has_value && name != kWithRedis) throw Mistake{name + " takes no value"};
+        values_[name].push_back(has_value ? text.substr(name.size() + 1) : "");
       } else if (known(valued, name)) {
         if (!has_value && i + 1 >= count) throw Mistake{name + " needs a value"};
         values_[name].push_back(has_value ? text.substr(name.size() + 1) : arguments[++i]);
@@ -269,6 +283,53 @@ int Await(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
+// Where a head keeps what must outlive it.
+void ReadStateOptions(const Arguments& arguments, LastingNodeOptions& options) {
+  static const char* const kOfHeads[] = {
+      "--state", "--redis", "--redis-password-file", "--redis-cluster", "--allow-open-redis", kWithRedis, "--standby"};
+  for (const char* name : kOfHeads) {
+    if (!options.head && arguments.Has(name)) throw Mistake{std::string(name) + " is for --head"};
+  }
+  if (!options.head) return;
+  options.state_folder = arguments.Get("--state");
+  options.redis = arguments.All("--redis");
+  options.redis_cluster = arguments.Get("--redis-cluster", "weft");
+  options.allow_open_redis = arguments.Has("--allow-open-redis");
+  options.standby = arguments.Has("--standby");
+  if (arguments.Has(kWithRedis)) {
+    if (!options.redis.empty()) throw Mistake{"say either --redis=URL or --with-redis"};
+    const std::string count = arguments.Get(kWithRedis);
+    const double number = count.empty() ? 1 : Arguments::Parse(kWithRedis, count, true);
+    if (number < 1 || number > 16) throw Mistake{"--with-redis takes 1 to 16 servers"};
+    options.own_redis = static_cast<uint32_t>(number);
+  }
+  if (options.standby && options.redis.empty()) {
+    throw Mistake{"--standby needs --redis=URL: the heads meet there"};
+  }
+  if (options.standby && options.port == 0) throw Mistake{"--standby needs a --port that the nodes know"};
+  const bool in_redis = !options.redis.empty() || options.own_redis > 0;
+  if (options.state_folder.empty() && (options.port != 0 || in_redis)) {
+    options.state_folder = HomeFolder() + "/.weft/head-" + std::to_string(options.port);
+  }
+  if (arguments.Has("--redis-password-file")) {
+    if (options.redis.empty()) throw Mistake{"--redis-password-file needs --redis=URL"};
+    auto password = ReadSecretFile(arguments.Get("--redis-password-file"), "password", 1);
+    if (!password) throw Mistake{password.error().message};
+    options.redis_password = *password;
+  }
+}
+
+// A password in an argument would be seen by whoever lists processes, for as long as the daemon runs.
+void HidePasswords(int count, char** arguments) {
+  for (int i = 0; i < count; ++i) {
+    char* at = std::strrchr(arguments[i], '@');
+    char* scheme = std::strstr(arguments[i], "://");
+    if (at == nullptr || scheme == nullptr || scheme > at) continue;
+    char* colon = std::strchr(scheme + 3, ':');
+    if (colon != nullptr && colon < at) std::fill(colon + 1, at, '*');
+  }
+}
+
 int Start(const Arguments& arguments) {
   const bool head = arguments.Has("--head");
   if (head == arguments.Has("--address")) throw Mistake{"say either --head or --address=HOST:PORT"};
@@ -290,6 +351,7 @@ int Start(const Arguments& arguments) {
     options.head_address = arguments.Get("--address");
     if (auto parsed = ParseHostPort(options.head_address); !parsed) throw Mistake{parsed.error().message};
   }
+  ReadStateOptions(arguments, options);
   const std::string token_file = arguments.Get("--token-file", HomeFolder() + "/.weft/token");
   auto token = Token(arguments, head, token_file);
   if (!token) {
@@ -366,7 +428,11 @@ int Start(const Arguments& arguments) {
     std::fflush(stdout);
     return block ? Await(child) : 0;
   }
-  std::printf("weft: this machine is %s the cluster %s\n", head ? "the head of" : "a node of", answer.c_str());
+  std::printf("weft: this machine is %s the cluster %s\n",
+              options.standby ? "a head, or waits to be one, of"
+              : head          ? "the head of"
+                              : "a node of",
+              answer.c_str());
   if (head) {
     std::printf("  another machine joins with   weft start --address=%s   (and a copy of %s)\n", answer.c_str(),
                 token_file.c_str());
@@ -433,11 +499,14 @@ int Run(const char* command, const char* help, int count, char** arguments, cons
 
 int StartNode(int count, char** arguments) {
   return Run("start", kStartHelp, count, arguments, [&] {
-    return Start(Arguments(
+    Arguments parsed(
         count, arguments,
         {"--port", "--host", "--address", "--num-cpus", "--num-gpus", "--resource", "--object-store-memory", "--name",
-         "--labels", "--token-file", "--token-fd", "--log-fd", "--tls-cert", "--tls-key", "--tls-ca"},
-        {"--head", "--block", "--json", "--end-with-parent"}));
+         "--labels", "--token-file", "--token-fd", "--log-fd", "--tls-cert", "--tls-key", "--tls-ca", "--state",
+         "--redis", "--redis-password-file", "--redis-cluster"},
+        {"--head", "--block", "--json", "--end-with-parent", "--standby", "--allow-open-redis", kWithRedis});
+    HidePasswords(count, arguments);
+    return Start(parsed);
   });
 }
 

@@ -596,4 +596,12 @@ void ActorDirectory::CheckInvariants() const {
   WEFT_CHECK(dead_.size() == dead_in_order_.size() && dead_.size() <= limits_.remembered_dead, "the dead are bounded");
 }
 
+std::vector<ActorDirectory::Named> ActorDirectory::NamedActors() const {
+  std::vector<Named> named;
+  for (const auto& [id, actor] : actors_) {
+    if (actor.has_name) named.push_back({id, actor.name_space, actor.name, actor.class_name, actor.metadata});
+  }
+  return named;
+}
+
 }  // namespace weft::core

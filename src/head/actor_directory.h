@@ -203,6 +203,13 @@ class ActorDirectory {
 
   Faults faults;
 
+  // Those that have a name and do not end: what a home tells a head that knows nothing of them.
+  struct Named {
+    ObjectId actor;
+    std::string name_space, name, class_name, metadata;
+  };
+  std::vector<Named> NamedActors() const;
+
  private:
   using Name = std::pair<std::string, std::string>;  // namespace, name
   // Why an actor is meant to end. Its worker may take a while to do so.

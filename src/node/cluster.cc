@@ -154,27 +154,10 @@ Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingN
     cluster->settings_.tls = std::move(*tls);
   }
   if (options.head) {
-    uint64_t id[2];
-    FillWithEntropy({reinterpret_cast<uint8_t*>(id), sizeof id});
-    char text[33];
-    std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(id[0]),
-                  static_cast<unsigned long long>(id[1]));
-    cluster->settings_.cluster_id = text;
-  }
-  if (options.head) {
-    if (Status status = cluster->Listen(); !status) return status.error();
-    cluster->head_address_ = cluster->own_address_;
-    cluster->membership_ = std::make_unique<Membership>(Membership::Config{.protocol = kNodeProtocolVersion});
-    cluster->scheduler_ = std::make_unique<GlobalScheduler>();
-    // The head is the first member, over a link that never closes.
-    std::vector<MembershipAction> actions;
-    JoinAsked self{.link = cluster->next_peer_++, .protocol = kNodeProtocolVersion, .now_ns = NowNs()};
-    self.node = {cluster->identity_, options.name, cluster->own_address_, options.resources, options.labels};
-    cluster->self_ = cluster->membership_->next_number();
-    cluster->own_link_ = self.link;
-    cluster->membership_->Handle(self, actions);
-    cluster->Perform(actions);
-    host.ClusterJoined(cluster->self_);
+    cluster->head_address_ = options.host + ":" + std::to_string(options.port);
+    auto ledger = HeadLedger::Create(loop, options, *cluster);
+    if (!ledger) return ledger.error();
+    cluster->ledger_ = std::move(*ledger);
   } else {
     cluster->head_address_ = options.head_address;
     cluster->lease_ = std::make_unique<NodeLease>();
@@ -183,6 +166,34 @@ Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingN
   }
   return cluster;
 }
+
+// ---- the head's beginning and end ---------------------------------------------------------------------------------
+
+void Cluster::LedgerOpened(HeadLedger::Restored restored) {
+  settings_.cluster_id = restored.cluster_id;
+  epoch_ = restored.epoch;
+  if (Status status = Listen(); !status) return host_.ClusterRefused(status.error().message);
+  head_address_ = own_address_;
+  membership_ = std::make_unique<Membership>(Membership::Config{.epoch = epoch_, .protocol = kNodeProtocolVersion});
+  scheduler_ = std::make_unique<GlobalScheduler>();
+  std::vector<MembershipAction> actions;
+  // Those of an earlier head are awaited; the others hear of them, since what they run may well go on.
+  for (const auto& [node, description] : restored.members) {
+    nodes_[node] = {description.name, description.address, description.resources, description.labels};
+  }
+  membership_->Handle(MembersRestored{std::move(restored.members), restored.next_node, NowNs()}, actions);
+  // The head is a member itself, over a link that never closes.
+  JoinAsked self{.link = next_peer_++, .protocol = kNodeProtocolVersion, .now_ns = NowNs()};
+  self.node = {identity_, options_.name, own_address_, options_.resources, options_.labels};
+  self_ = membership_->next_number();
+  own_link_ = self.link;
+  membership_->Handle(self, actions);
+  Perform(actions);
+}
+
+void Cluster::LedgerHeld() { host_.ClusterAwaited(); }
+
+void Cluster::LedgerLost(const std::string& why) { host_.ClusterRefused(why); }
 
 // ---- links --------------------------------------------------------------------------------------------------------
 
@@ -329,7 +340,8 @@ Cluster::Peer* Cluster::PeerFor(NodeNumber node) {
 void Cluster::Send(NodeNumber to, const NodeMessage& message) {
   if (to ? to == self_ : is_head()) {
     NodeMessage copy = message;
-    return Deliver(self_, copy);
+    // The head is a node as well: what is for the node is not for the head, even if it is of the same kind.
+    return to ? host_.NodeMessageCame(self_, copy) : Deliver(self_, copy);
   }
   if (!to) {
     auto found = peers_.find(head_link_);
@@ -397,11 +409,16 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
     if (auto* accepted = std::get_if<NodeAccepted>(&message)) {
       std::vector<LeaseAction> actions;
       const bool first = !self_;
+      const bool is_new = accepted->epoch != lease_->epoch();
       lease_->Handle(HeadAccepted{accepted->epoch, accepted->beat, accepted->node, accepted->lease_ns, NowNs()},
                      actions);
       self_ = accepted->node;
       head_ = accepted->head;
-      if (first) host_.ClusterJoined(self_);
+      if (first) {
+        host_.ClusterJoined(self_);
+      } else {
+        host_.HeadForgot(is_new);
+      }
       return Perform(actions);
     }
     if (auto* refused = std::get_if<NodeRefused>(&message)) {
@@ -420,6 +437,14 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
       return;
     }
     if (auto* vanished = std::get_if<NodeVanished>(&message)) return Vanish(vanished->node, vanished->why);
+    if (auto* listed = std::get_if<NodesListed>(&message)) {
+      std::vector<NodeNumber> gone;
+      for (const auto& [node, other] : nodes_) {
+        if (std::find(listed->nodes.begin(), listed->nodes.end(), node) == listed->nodes.end()) gone.push_back(node);
+      }
+      for (NodeNumber node : gone) Vanish(node, "the head no longer knows it");
+      return;
+    }
   }
   host_.NodeMessageCame(from ? from : head_, message);
 }
@@ -534,26 +559,13 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
   for (auto& action : std::exchange(actions, {})) {
     if (auto* accept = std::get_if<AcceptNode>(&action)) {
       const auto& description = membership_->members().at(accept->node).description;
-      auto found = peers_.find(accept->link);
-      if (found != peers_.end()) {
-        found->second->node = accept->node;
-        found->second->Send(
-            EncodeNodeMessage(NodeAccepted{accept->node, self_, accept->epoch, accept->beat, accept->lease_ns}));
-        for (const auto& [node, other] : nodes_) {
-          found->second->Send(
-              EncodeNodeMessage(NodeAppeared{node, other.name, other.address, other.resources, other.labels}));
-        }
-      }
-      if (accept->again) continue;
-      nodes_[accept->node] = {description.name, description.address, description.resources, description.labels};
-      NodeAppeared news{accept->node, description.name, description.address, description.resources, description.labels};
-      for (auto& [number, peer] : peers_) {
-        if (peer->joining && peer->node) peer->Send(EncodeNodeMessage(news));
-      }
-      std::vector<GlobalAction> decided;
-      scheduler_->Handle(NodeJoined{accept->node, description.resources, description.resources, {}, description.labels},
-                         decided);
-      Perform(decided);
+      accepted_[accept->node] = *accept;
+      if (!accept->again) {
+        ledger_->NodeAccepted(accept->node, description, membership_->next_number(),
+                              [this, node = accept->node] { Accepted(node); });
+      } else if (nodes_.contains(accept->node)) {
+        Accepted(accept->node);
+      }  // else its first acceptance is being written
     } else if (auto* refuse = std::get_if<RefuseNode>(&action)) {
       auto found = peers_.find(refuse->link);
       if (found == peers_.end()) continue;
@@ -565,28 +577,93 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
     } else if (auto* close = std::get_if<CloseMemberLink>(&action)) {
       auto found = peers_.find(close->link);
       if (found != peers_.end()) found->second->link->CloseWhenSent();
-    } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
-      std::fprintf(stderr, "weft node: node %u (%s) is no longer in the cluster: %s\n", dead->node.value,
-                   dead->name.c_str(), dead->why.c_str());
-      if (auto known = nodes_.find(dead->node); known != nodes_.end()) {
-        NodeListed last = ListedAs(dead->node, known->second);
-        last.alive = 0;
-        last.why = dead->why;
-        gone_.push_back(std::move(last));
-        if (gone_.size() > kMostGone) gone_.pop_front();
-      }
-      available_.erase(dead->node);
+    } else if (auto* suspect = std::get_if<SuspectNode>(&action)) {
       std::vector<GlobalAction> decided;
-      scheduler_->Handle(NodeLeft{dead->node}, decided);
-      for (auto& [number, peer] : peers_) {
-        if (peer->joining && peer->node && peer->node != dead->node) {
-          peer->Send(EncodeNodeMessage(NodeVanished{dead->node, dead->why}));
-        }
-      }
-      Vanish(dead->node, dead->why);
+      if (here_.contains(suspect->node)) scheduler_->Handle(NodeSuspected{suspect->node, true}, decided);
       Perform(decided);
+    } else if (auto* trust = std::get_if<TrustNode>(&action)) {
+      std::vector<GlobalAction> decided;
+      if (here_.contains(trust->node)) scheduler_->Handle(NodeSuspected{trust->node, false}, decided);
+      Perform(decided);
+    } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
+      ledger_->NodeDied(dead->node, [this, news = *dead] { Dead(news); });
+    } else if (std::holds_alternative<StepDown>(action)) {
+      return host_.ClusterRefused("another head has taken over this cluster");
     }
   }
+}
+
+// All that it must know of the others.
+void Cluster::Welcome(Peer& peer, NodeNumber node) {
+  peer.node = node;
+  const AcceptNode& accept = accepted_.at(node);
+  peer.Send(EncodeNodeMessage(NodeAccepted{node, self_, accept.epoch, accept.beat, accept.lease_ns}));
+  NodesListed listed;
+  for (const auto& [other_node, other] : nodes_) {
+    peer.Send(EncodeNodeMessage(NodeAppeared{other_node, other.name, other.address, other.resources, other.labels}));
+    listed.nodes.push_back(other_node);
+  }
+  peer.Send(EncodeNodeMessage(listed));
+}
+
+void Cluster::Accepted(NodeNumber node) {
+  auto member = membership_->members().find(node);
+  if (member == membership_->members().end()) return;  // dead meanwhile
+  const NodeDescription& description = member->second.description;
+  std::vector<GlobalAction> decided;
+  const bool is_new =
+      nodes_.emplace(node, OtherNode{description.name, description.address, description.resources, description.labels})
+          .second;
+  if (node == self_) {
+    host_.ClusterJoined(self_);
+  } else if (auto found = peers_.find(member->second.link); found != peers_.end()) {
+    Welcome(*found->second, node);
+  }
+  if (is_new) {
+    NodeAppeared news{node, description.name, description.address, description.resources, description.labels};
+    for (auto& [number, peer] : peers_) {
+      if (peer->joining && peer->node && peer->node != node) peer->Send(EncodeNodeMessage(news));
+    }
+  }
+  if (here_.insert(node).second) {
+    scheduler_->Handle(NodeJoined{node, description.resources, description.resources, {}, description.labels}, decided);
+  } else {
+    // It tells everything anew, in case something was lost with the link.
+    for (auto wish = wishes_.begin(); wish != wishes_.end();) {
+      if (NodeNumber{static_cast<uint32_t>(wish->first >> 40)} != node) {
+        ++wish;
+        continue;
+      }
+      scheduler_->Handle(WishWithdrawn{{node, wish->second.wish}}, decided);
+      wish = wishes_.erase(wish);
+    }
+    told_jobs_.erase(node);
+  }
+  Perform(decided);
+}
+
+void Cluster::Dead(const DeclareDead& news) {
+  if (auto known = nodes_.find(news.node); known != nodes_.end()) {
+    NodeListed last = ListedAs(news.node, known->second);
+    last.alive = 0;
+    last.why = news.why;
+    departed_.push_back(std::move(last));
+    if (departed_.size() > kMostGone) departed_.pop_front();
+  }
+  available_.erase(news.node);
+  std::fprintf(stderr, "weft node: node %u (%s) is no longer in the cluster: %s\n", news.node.value, news.name.c_str(),
+               news.why.c_str());
+  std::vector<GlobalAction> decided;
+  accepted_.erase(news.node);
+  if (here_.erase(news.node) > 0) scheduler_->Handle(NodeLeft{news.node}, decided);
+  std::erase_if(wishes_, [&](const auto& wish) { return wish.first >> 40 == news.node.value; });
+  for (auto& [number, peer] : peers_) {
+    if (peer->joining && peer->node && peer->node != news.node) {
+      peer->Send(EncodeNodeMessage(NodeVanished{news.node, news.why}));
+    }
+  }
+  Vanish(news.node, news.why);
+  Perform(decided);
 }
 
 void Cluster::Perform(std::vector<GlobalAction>& actions) {
@@ -631,7 +708,7 @@ NodeListed Cluster::ListedAs(NodeNumber node, const OtherNode& known) const {
 }
 
 std::vector<NodeListed> Cluster::List() const {
-  std::vector<NodeListed> all(gone_.begin(), gone_.end());
+  std::vector<NodeListed> all(departed_.begin(), departed_.end());
   for (const auto& [node, known] : nodes_) all.push_back(ListedAs(node, known));
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
   return all;
@@ -639,7 +716,7 @@ std::vector<NodeListed> Cluster::List() const {
 
 void Cluster::Leave() {
   leaving_ = true;
-  if (is_head()) return;
+  if (ledger_) return ledger_->Resign();
   SendToHead(NodeFarewell{});
 }
 
@@ -649,6 +726,7 @@ int64_t Cluster::NextDeadline() const {
   for (const auto& [number, channel] : dialled_) next = std::min(next, channel->link->NextDeadline());
   if (lease_ && !self_) next = std::min(next, join_by_ns_);
   if (membership_) next = std::min(next, membership_->next_wakeup_ns());
+  if (ledger_) next = std::min(next, ledger_->NextDeadline());
   if (lease_) next = std::min(next, lease_->next_wakeup_ns());
   return next;
 }
@@ -673,11 +751,12 @@ void Cluster::Tick(int64_t now_ns) {
     std::vector<MembershipAction> actions;
     // Our own membership needs no network.
     if (auto self = membership_->members().find(self_); self != membership_->members().end()) {
-      membership_->Handle(BeatCame{own_link_, ++own_beat_, 1, now_ns}, actions);
+      membership_->Handle(BeatCame{own_link_, ++own_beat_, epoch_, now_ns}, actions);
     }
     membership_->Handle(MembershipTicked{now_ns}, actions);
     Perform(actions);
   }
+  if (ledger_ && ledger_->NextDeadline() <= now_ns) ledger_->Tick(now_ns);
   if (listener_) listener_->Tick(now_ns);
   std::vector<Link*> links;
   for (const auto& [number, peer] : peers_) links.push_back(peer->link.get());

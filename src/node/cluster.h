@@ -1,5 +1,5 @@
 // This node's place in a cluster: the links to other daemons, who the others are, and on the head the machines that
-// decide for all (Membership, GlobalScheduler).
+// decide for all (Membership, GlobalScheduler), written through to the control store (HeadLedger).
 //
 // Owned by the NodeDaemon of a lasting node, on its loop thread. Knows nodes and connections; what concerns processes,
 // leases and objects is the NodeDaemon's business (Cluster::Host). Messages to one node arrive in the order in which
@@ -22,6 +22,7 @@
 #include "base/result.h"
 #include "head/membership.h"
 #include "head/node_lease.h"
+#include "node/head_ledger.h"
 #include "node/lasting_node.h"
 #include "os/event_loop.h"
 #include "scheduling/global_scheduler.h"
@@ -31,13 +32,17 @@
 
 namespace weft::core {
 
-class Cluster final : private LinkListener::AcceptHandler {
+class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::Host {
  public:
   class Host {
    public:
     // This node has its number: processes may be named from now on.
     virtual void ClusterJoined(NodeNumber self) = 0;
     virtual void ClusterRefused(const std::string& why) = 0;
+    // A head that waits for the end of another.
+    virtual void ClusterAwaited() = 0;
+    // The head knows nothing of what it was told before: it is a new one, or the link to it was lost for a while.
+    virtual void HeadForgot(bool is_new) = 0;
     virtual void NodeMessageCame(NodeNumber from, NodeMessage& message) = 0;
     // Its processes are dead, and what it held is lost.
     virtual void NodeIsGone(NodeNumber node, const std::string& why) = 0;
@@ -53,7 +58,7 @@ class Cluster final : private LinkListener::AcceptHandler {
     ~Host() = default;
   };
 
-  // Listens, and on a node that joins, dials the head.
+  // A head becomes one, and a node dials the head; the host hears of the outcome.
   static Result<std::unique_ptr<Cluster>> Create(EventLoop& loop, const LastingNodeOptions& options, Host& host);
   ~Cluster();
 
@@ -112,6 +117,12 @@ class Cluster final : private LinkListener::AcceptHandler {
   void Perform(std::vector<LeaseAction>& actions);
   void Perform(std::vector<MembershipAction>& actions);
   void Perform(std::vector<GlobalAction>& actions);
+  void LedgerOpened(HeadLedger::Restored restored) override;
+  void LedgerHeld() override;
+  void LedgerLost(const std::string& why) override;
+  void Accepted(NodeNumber node);  // the control store knows it
+  void Welcome(Peer& peer, NodeNumber node);
+  void Dead(const DeclareDead& news);
   void Vanish(NodeNumber node, const std::string& why);
   Peer* PeerFor(NodeNumber node);
   void Bury();
@@ -139,11 +150,14 @@ class Cluster final : private LinkListener::AcceptHandler {
   std::map<ProcessId, JobDescribed> jobs_;  // on the head: how to start workers, by driver
   std::map<NodeNumber, std::set<ProcessId>> told_jobs_;
   std::map<NodeNumber, ResourceAmounts> available_;  // on the head: as each node said last
-  std::deque<NodeListed> gone_;                      // on the head: the latest
+  std::deque<NodeListed> departed_;                  // on the head: the latest
 
   std::unique_ptr<NodeLease> lease_;        // of a node that is not the head
   std::unique_ptr<Membership> membership_;  // on the head
   std::unique_ptr<GlobalScheduler> scheduler_;
+  uint64_t epoch_ = 0;         // on the head, its own
+  std::set<NodeNumber> here_;  // on the head: those that the scheduler knows
+  std::map<NodeNumber, AcceptNode> accepted_;
   std::map<uint64_t, WishSent> wishes_;  // on the head, by asker and wish
   uint64_t own_link_ = 0;                // the head's own membership
   uint64_t own_beat_ = 0;
@@ -151,6 +165,7 @@ class Cluster final : private LinkListener::AcceptHandler {
   int64_t join_by_ns_ = INT64_MAX;
   uint32_t refusals_told_ = 0;
   bool leaving_ = false;
+  std::unique_ptr<HeadLedger> ledger_;  // of a head; last: its end calls back
 };
 
 }  // namespace weft::core

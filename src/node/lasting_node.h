@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "transport/tls.h"
 #include "wire/messages.h"
@@ -21,6 +22,15 @@ struct LastingNodeOptions {
   std::string token;
   TlsSettings tls;  // none: links are plain
   int parent = -1;  // pidfd of a process that the node ends with; -1: none
+
+  // Of a head: where the control state lies. Empty: nowhere, it ends with this process.
+  std::string state_folder;
+  std::vector<std::string> redis;      // URLs; none: SQLite in the state folder
+  std::string redis_password;          // for those whose URL has none
+  uint32_t own_redis = 0;              // so many servers of our own instead
+  std::string redis_cluster = "weft";  // tells clusters apart that share a server
+  bool allow_open_redis = false;
+  bool standby = false;  // wait until the head that leads is gone
 };
 
 }  // namespace weft::core

@@ -25,6 +25,7 @@
 #include "os/socket.h"
 #include "transport/ring_channel.h"
 #include "wire/peer_message.h"
+#include "wire/placement.h"
 #include "wire/wait_facts.h"
 
 namespace weft::core {

@@ -214,6 +214,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   // ---- other nodes (node_daemon_cluster.cc)
   void ClusterJoined(NodeNumber self) override;
   void ClusterRefused(const std::string& why) override;
+  void ClusterAwaited() override;
+  void HeadForgot(bool is_new) override;
   void NodeMessageCame(NodeNumber from, NodeMessage& message) override;
   void NodeIsGone(NodeNumber node, const std::string& why) override;
   void ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) override;
@@ -280,6 +282,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   // ---- names and detached actors (node_daemon_detached.cc)
   void Answer(ProcessId process, const Message& message);
   void AskForName(Process& process, CreateActor& message);
+  void NameAnew();
   // True if its creation waits for the head, and the message with it.
   bool WaitsForName(const Process& process, ObjectId actor, const Message& message);
   void LookUp(ProcessId process, const LookupActor& message);

@@ -36,12 +36,26 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::CreateLasting(const LastingNodeO
   auto cluster = Cluster::Create(daemon.loop_, options, daemon);
   if (!cluster) return cluster.error();
   daemon.cluster_ = std::move(*cluster);
-  if (daemon.cluster_->self()) daemon.Open();
   return prepared;
 }
 
-void NodeDaemon::ClusterJoined(NodeNumber) {
-  if (cluster_) Open();  // else the constructor of the cluster has not returned yet
+void NodeDaemon::ClusterJoined(NodeNumber) { Open(); }
+
+void NodeDaemon::ClusterAwaited() {
+  if (auto started = std::exchange(started_, nullptr)) started(cluster_->head_address());
+}
+
+// All that the head should know is told anew (TellHead).
+void NodeDaemon::HeadForgot(bool is_new) {
+  if (is_new) placements_seen_ = 0;
+  load_told_ = false;
+  sent_wishes_.clear();
+  wish_keys_.clear();
+  told_jobs_.clear();
+  WishAnew();
+  told_decisions_ = UINT64_MAX;
+  NameAnew();
+  Settle();
 }
 
 // The node has its number: processes can be named.

@@ -48,7 +48,9 @@ void NodeDaemon::HandleNode(NodeNumber from, NameAsked& message) {
   NameAnswered answer{.actor = message.actor, .existing = {}, .metadata = "", .error = ""};
   const ActorNames::Holder* holder =
       names_.Take({message.name_space, message.name}, {message.actor, from, message.class_name, message.metadata});
-  if (holder != nullptr && message.get_if_exists != 0) {
+  if (holder != nullptr && holder->actor == message.actor) {
+    // It was asked before, and the answer is lost.
+  } else if (holder != nullptr && message.get_if_exists != 0) {
     answer.existing = holder->actor;
     answer.metadata = holder->metadata;
   } else if (holder != nullptr) {
@@ -91,6 +93,20 @@ void NodeDaemon::HandleNode(NodeNumber, NameReleased& message) {
 
 void NodeDaemon::Perform(const FreeName& action) {
   if (cluster_) cluster_->SendToHead(NameReleased{action.actor, action.name_space, action.name});
+}
+
+// To a head that may know nothing of the names of actors that have us for their home.
+void NodeDaemon::NameAnew() {
+  for (const auto& [actor, naming] : naming_) {
+    const CreateActor& message = naming.message;
+    cluster_->SendToHead(NameAsked{actor, message.get_if_exists, message.name_space, message.name, message.class_name,
+                                   message.metadata});
+  }
+  for (const auto& named : directory_.NamedActors()) {
+    if (named.actor.owner == kCluster) continue;
+    // Nobody waits for the answer: if another has the name by now, both are called so.
+    cluster_->SendToHead(NameAsked{named.actor, 0, named.name_space, named.name, named.class_name, named.metadata});
+  }
 }
 
 // On the head, about names in the whole cluster.

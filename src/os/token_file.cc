@@ -48,6 +48,30 @@ std::string DirectoryOf(const std::string& path) {
   return slash == 0 ? "/" : path.substr(0, slash);
 }
 
+Result<std::string> ReadSecret(int fd, const std::string& name, const std::string& what, size_t min_chars) {
+  char buffer[kMaxTokenChars + 2];
+  size_t size = 0;
+  while (size < sizeof buffer) {
+    const ssize_t part = ::read(fd, buffer + size, sizeof buffer - size);
+    if (part < 0 && errno == EINTR) continue;
+    if (part < 0) return SystemError("cannot read " + name, errno);
+    if (part == 0) break;
+    size += static_cast<size_t>(part);
+  }
+  std::string_view token(buffer, size);
+  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.remove_suffix(1);
+  if (token.size() < min_chars || token.size() > kMaxTokenChars) {
+    return Refused(name + " holds no " + what + ": it should have one line of " + std::to_string(min_chars) + " to " +
+                   std::to_string(kMaxTokenChars) + " characters");
+  }
+  for (const char c : token) {
+    // The character itself is not shown: it may be part of a secret.
+    if (c <= ' ' || c > '~')
+      return Refused(name + " holds no " + what + ": only printable characters without spaces may be in it");
+  }
+  return std::string(token);
+}
+
 }  // namespace
 
 std::string MakeToken() {
@@ -104,10 +128,12 @@ Result<std::string> CreateTokenFile(const std::string& path) {
   return token;
 }
 
-Result<std::string> ReadTokenFile(const std::string& path) {
+Result<std::string> ReadTokenFile(const std::string& path) { return ReadSecretFile(path, "token", kMinTokenChars); }
+
+Result<std::string> ReadSecretFile(const std::string& path, const std::string& what, size_t min_chars) {
   // Without waiting: it may turn out to be a pipe.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
-  const std::string name = "the token file '" + path + "'";
+  const std::string name = "the " + what + " file '" + path + "'";
   if (!fd) {
     if (errno == ELOOP) return Refused(name + " is a symlink: name the file itself");
     return SystemError("cannot read " + name, errno);
@@ -120,36 +146,13 @@ Result<std::string> ReadTokenFile(const std::string& path) {
                    std::to_string(::geteuid()) + ")");
   }
   if ((info.st_mode & 077) != 0) {
-    return Refused(name + " has mode " + Mode(info.st_mode) + ", so others can get at the token: chmod 600 '" + path +
-                   "', and make a new token if others may have read it");
+    return Refused(name + " has mode " + Mode(info.st_mode) + ", so others can get at the " + what + ": chmod 600 '" +
+                   path + "', and make a new one if others may have read it");
   }
-  return ReadToken(fd.get(), name);
+  return ReadSecret(fd.get(), name, what, min_chars);
 }
 
-Result<std::string> ReadToken(int fd, const std::string& name) {
-  char buffer[kMaxTokenChars + 2];
-  size_t size = 0;
-  while (size < sizeof buffer) {
-    const ssize_t part = ::read(fd, buffer + size, sizeof buffer - size);
-    if (part < 0 && errno == EINTR) continue;
-    if (part < 0) return SystemError("cannot read " + name, errno);
-    if (part == 0) break;
-    size += static_cast<size_t>(part);
-  }
-  std::string_view token(buffer, size);
-  while (!token.empty() && (token.back() == '\n' || token.back() == '\r')) token.remove_suffix(1);
-  if (token.size() < kMinTokenChars || token.size() > kMaxTokenChars) {
-    return Refused(name + " holds no token: it should have one line of " + std::to_string(kMinTokenChars) + " to " +
-                   std::to_string(kMaxTokenChars) + " characters");
-  }
-  for (const char c : token) {
-    // The character itself is not shown: it may be part of a secret.
-    if (c <= ' ' || c > '~')
-      return Refused(name + " holds no token: only printable characters without spaces may be in it");
-  }
-  return std::string(token);
-}
-
+Result<std::string> ReadToken(int fd, const std::string& name) { return ReadSecret(fd, name, "token", kMinTokenChars); }
 Result<std::string> ReadOrCreateTokenFile(const std::string& path) {
   auto token = ReadTokenFile(path);
   if (token || token.error().kind != ErrorKind::kGone) return token;

@@ -4,6 +4,7 @@
 // line, in the environment or in a log. Files are checked through their descriptor, so nobody can swap them in between.
 #pragma once
 
+#include <cstddef>
 #include <string>
 
 #include "base/result.h"
@@ -27,6 +28,8 @@ Result<std::string> ReadTokenFile(const std::string& path);
 
 // From a descriptor that somebody has handed over, to its end; `name` is what errors call it.
 Result<std::string> ReadToken(int fd, const std::string& name);
+// The same for other secrets of one line; `what` it is called in messages.
+Result<std::string> ReadSecretFile(const std::string& path, const std::string& what, size_t min_chars);
 
 // Reads it, or makes it if it is missing; of several that do so at once all get the same.
 Result<std::string> ReadOrCreateTokenFile(const std::string& path);

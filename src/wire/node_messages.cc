@@ -37,6 +37,10 @@ void Fields(V& v, NodeVanished& m) {
   v(m.node, m.why);
 }
 template <class V>
+void Fields(V& v, NodesListed& m) {
+  v(m.nodes);
+}
+template <class V>
 void Fields(V&, NodeFarewell&) {}
 template <class V>
 void Fields(V& v, NodeLoad& m) {

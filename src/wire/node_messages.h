@@ -80,6 +80,9 @@ struct NodeVanished {  // its processes are dead
   NodeNumber node;
   std::string why;
 };
+struct NodesListed {  // from the head, to one that was accepted: whoever is not among these is gone
+  std::vector<NodeNumber> nodes;
+};
 struct NodeFarewell {};
 
 // ---- scheduling
@@ -260,7 +263,7 @@ using NodeMessage =
                  ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, SourcesWanted, SourcesTold,
                  CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
                  ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
-                 NameReleased, JobEnded, AskNodes, NodesTold>;
+                 NameReleased, JobEnded, AskNodes, NodesTold, NodesListed>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);

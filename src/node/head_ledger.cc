@@ -1,0 +1,331 @@
+#include "node/head_ledger.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "base/clock.h"
+#include "control_store/memory_store.h"
+#include "control_store/redis_store.h"
+#include "control_store/sqlite_store.h"
+#include "control_store/worker_store.h"
+#include "os/entropy.h"
+#include "os/token_file.h"
+
+namespace weft::core {
+namespace {
+
+constexpr int64_t kLeaseMs = 5'000;
+constexpr int64_t kRenewNs = 1'500'000'000;
+// A standby takes over when the leader's lease was seen free for so long: a leader whose store was away renews first.
+constexpr int64_t kGraceMs = 500;
+constexpr int64_t kAskAgainNs = 200'000'000;
+// How long a head that starts waits for a store that does not answer yet, such as a Redis that is being started.
+constexpr int64_t kOpenNs = 15'000'000'000;
+constexpr int64_t kLockNs = 2'000'000'000;
+constexpr int64_t kStopRedisNs = 3'000'000'000;
+
+int64_t UnixMs() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
+
+Identity ToIdentity(const NodeIdentity& identity) {
+  Identity bytes{};
+  static_assert(sizeof bytes == sizeof identity);
+  std::memcpy(bytes.data(), &identity, sizeof identity);
+  return bytes;
+}
+
+NodeIdentity FromIdentity(const Identity& bytes) {
+  NodeIdentity identity;
+  std::memcpy(&identity, bytes.data(), sizeof identity);
+  return identity;
+}
+
+std::string Hex(const Identity& bytes) {
+  std::string text;
+  char two[3];
+  for (uint8_t byte : bytes) {
+    std::snprintf(two, sizeof two, "%02x", byte);
+    text += two;
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HeadLedger>> HeadLedger::Create(EventLoop& loop, const LastingNodeOptions& options, Host& host) {
+  std::unique_ptr<HeadLedger> ledger(new HeadLedger(loop, options, host));
+  if (Status status = ledger->OpenStore(); !status) return status.error();
+  ledger->give_up_ns_ = options.standby ? INT64_MAX : NowNs() + kOpenNs;
+  ledger->Acquire();
+  return ledger;
+}
+
+HeadLedger::~HeadLedger() {
+  lost_ = true;
+  if (store_) store_->Close();
+}
+
+Status HeadLedger::OpenStore() {
+  if (options_.state_folder.empty()) {
+    auto store = MakeMemoryStore(loop_);
+    if (!store) return store.error();
+    store_ = std::move(*store);
+    return {};
+  }
+  if (Status status = EnsurePrivateDirectory(options_.state_folder); !status) return status;
+  // The store's leader is known by its address; whoever holds this lock is the only one that may use it.
+  const std::string lock = options_.state_folder + "/head.lock";
+  lock_ = UniqueFd(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock_) return Error{ErrorKind::kUnavailable, lock + " cannot be opened: " + std::strerror(errno)};
+  // One that was just killed holds it for a moment longer.
+  const int64_t deadline = NowNs() + kLockNs;
+  while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && NowNs() < deadline) {
+    timespec moment{0, 5'000'000};
+    ::nanosleep(&moment, nullptr);
+  }
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    return Error{ErrorKind::kInvalid, "another head with the state in " + options_.state_folder +
+                                          " runs on this machine; stop it first (weft stop), or give this one another "
+                                          "--port or --state"};
+  }
+  std::unique_ptr<BlockingStore> backend;
+  if (options_.redis.empty() && options_.own_redis == 0) {
+    backend = MakeSqliteStore({.path = options_.state_folder + "/state.db"});
+  } else {
+    RedisStoreOptions redis;
+    redis.cluster = options_.redis_cluster;
+    redis.allow_open = options_.allow_open_redis;
+    for (const std::string& url : options_.redis) {
+      auto address = ParseRedisAddress(url);
+      if (!address.ok()) return Error{ErrorKind::kInvalid, address.status().message()};
+      if (address->password.empty()) address->password = options_.redis_password;
+      redis.servers.push_back(std::move(*address));
+    }
+    for (uint32_t i = 0; i < options_.own_redis; ++i) {
+      auto server = RedisServer::Start(loop_, {.folder = options_.state_folder + "/redis-" + std::to_string(i + 1)});
+      if (!server) return server.error();
+      redis.servers.push_back((*server)->address());
+      servers_.push_back(std::move(*server));
+    }
+    auto made = MakeRedisStore(std::move(redis));
+    if (!made.ok()) return Error{ErrorKind::kInvalid, made.status().message()};
+    backend = std::move(*made);
+  }
+  auto store = WorkerStore::Create(loop_, std::move(backend));
+  if (!store) return store.error();
+  store_ = std::move(*store);
+  return {};
+}
+
+// ---- leadership ---------------------------------------------------------------------------------------------------
+
+void HeadLedger::Acquire() {
+  acquire_at_ns_ = INT64_MAX;
+  // An address is the same after a restart; a free port is not, but then nothing is kept either.
+  Candidate candidate{
+      .name = options_.host + ":" + std::to_string(options_.port), .lease_ms = kLeaseMs, .grace_ms = kGraceMs};
+  store_->AcquireLeadership(std::move(candidate),
+                            [this](StoreResult<Leadership> outcome) { Acquired(std::move(outcome)); });
+}
+
+void HeadLedger::Acquired(StoreResult<Leadership> outcome) {
+  if (lost_) return;
+  if (!outcome.ok()) {
+    const bool held = outcome.code() == StoreCode::kHeld;
+    const bool may_change = held || outcome.code() == StoreCode::kAway;
+    if (!may_change || (NowNs() >= give_up_ns_ && !(held && options_.standby))) {
+      return Lose(held ? "another head leads this cluster (" + outcome.status().message() +
+                             "); to have this one wait for its end, say --standby"
+                       : outcome.status().message());
+    }
+    if (held && !options_.standby) {
+      return Lose("another head leads this cluster (" + outcome.status().message() +
+                  "); to have this one wait for its end, say --standby");
+    }
+    if (held && !std::exchange(told_held_, true)) {
+      std::fprintf(stderr, "weft node: another head leads; this one waits\n");
+      host_.LedgerHeld();
+    }
+    if (!held && !std::exchange(told_away_, true)) {
+      std::fprintf(stderr, "weft node: %s\n", outcome.status().message().c_str());
+    }
+    acquire_at_ns_ = NowNs() + kAskAgainNs;
+    return;
+  }
+  for (const std::string& warning : outcome->warnings) std::fprintf(stderr, "weft node: %s\n", warning.c_str());
+  open_ = true;
+  renew_at_ns_ = NowNs() + kRenewNs;
+  Restored restored = Read(*outcome);
+  if (restored.found) {
+    std::fprintf(stderr, "weft node: this head goes on with cluster %s, epoch %llu, %zu nodes\n",
+                 restored.cluster_id.c_str(), static_cast<unsigned long long>(restored.epoch), restored.members.size());
+  }
+  WriteBatch batch;
+  Put(batch, cluster_);
+  for (NodeNumber node : restored.former_selves) DeleteNode(batch, node.value);
+  Commit(std::move(batch),
+         [this, restored = std::move(restored)]() mutable { host_.LedgerOpened(std::move(restored)); });
+}
+
+HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
+  Restored restored{.epoch = leadership.epoch};
+  size_t unreadable = 0;
+  for (const StoredRecord& record : leadership.snapshot) {
+    switch (record.table) {
+      case Table::kCluster:
+        if (auto cluster = Decode<ClusterRecord>(record)) {
+          cluster_ = *cluster;
+          restored.found = true;
+          continue;
+        }
+        break;
+      case Table::kNodes:
+        if (auto node = Decode<NodeRecord>(record)) {
+          restored.next_node.value = std::max(restored.next_node.value, node->number + 1);
+          if (node->state != NodeRecord::kAlive || node->name == options_.name) {
+            restored.former_selves.push_back({node->number});
+          } else {
+            restored.members.emplace_back(NodeNumber{node->number},
+                                          NodeDescription{FromIdentity(node->identity), node->name, node->address,
+                                                          node->resources, node->labels});
+          }
+          continue;
+        }
+        break;
+      case Table::kActors:
+        if (auto actor = Decode<ActorRecord>(record)) {
+          restored.actors.push_back(std::move(*actor));
+          continue;
+        }
+        break;
+      case Table::kNames:
+        if (auto name = Decode<NameRecord>(record)) {
+          restored.names.push_back(std::move(*name));
+          continue;
+        }
+        break;
+      default:
+        continue;
+    }
+    ++unreadable;
+  }
+  if (unreadable > 0) {
+    std::fprintf(stderr, "weft node: %zu records of the control store cannot be read and are left out\n", unreadable);
+  }
+  if (!restored.found) {
+    FillWithEntropy(cluster_.id);
+    cluster_.made_unix_ms = UnixMs();
+  }
+  cluster_.next_node = std::max(cluster_.next_node, restored.next_node.value);
+  restored.next_node.value = cluster_.next_node;
+  restored.cluster_id = Hex(cluster_.id);
+  return restored;
+}
+
+void HeadLedger::Lose(const std::string& why) {
+  if (std::exchange(lost_, true)) return;
+  open_ = false;
+  host_.LedgerLost(why);
+}
+
+// ---- changes ------------------------------------------------------------------------------------------------------
+
+void HeadLedger::Commit(WriteBatch batch, std::function<void()> then) {
+  if (lost_) return;
+  ++pending_;
+  // A commit that failed (no space, away for long) is tried again: what was decided must not be forgotten.
+  auto again = std::make_shared<WriteBatch>(batch);
+  StoreStatus status = store_->Commit(std::move(batch), [this, again, then](StoreStatus outcome) {
+    --pending_;
+    if (lost_ || outcome.code() == StoreCode::kClosed) return;
+    if (outcome.ok()) {
+      told_away_ = false;
+      if (then) then();
+      return;
+    }
+    if (outcome.code() == StoreCode::kFenced) {
+      return Lose("another head has taken over this cluster (" + outcome.message() + ")");
+    }
+    if (!std::exchange(told_away_, true)) {
+      std::fprintf(stderr, "weft node: the control store refuses a change, which is tried again: %s\n",
+                   outcome.message().c_str());
+    }
+    Commit(std::move(*again), then);
+  });
+  if (status.ok()) return;
+  --pending_;
+  if (status.code() == StoreCode::kFenced) {
+    return Lose("another head has taken over this cluster (" + status.message() + ")");
+  }
+  Lose("the control store cannot take a change: " + status.message());
+}
+
+void HeadLedger::NodeAccepted(NodeNumber node, const NodeDescription& description, NodeNumber next,
+                              std::function<void()> then) {
+  WriteBatch batch;
+  NodeRecord record;
+  record.number = node.value;
+  record.identity = ToIdentity(description.identity);
+  record.name = description.name;
+  record.address = description.address;
+  record.resources = description.resources;
+  record.labels = description.labels;
+  record.joined_unix_ms = UnixMs();
+  Put(batch, record);
+  cluster_.next_node = std::max(cluster_.next_node, next.value);
+  Put(batch, cluster_);
+  Commit(std::move(batch), std::move(then));
+}
+
+void HeadLedger::NodeDied(NodeNumber node, std::function<void()> then) {
+  WriteBatch batch;
+  DeleteNode(batch, node.value);
+  Commit(std::move(batch), std::move(then));
+}
+
+void HeadLedger::Resign() {
+  if (open_ && !lost_) {
+    [[maybe_unused]] StoreStatus ignored = store_->Resign([](StoreStatus) {});
+  }
+  const int64_t deadline = NowNs() + kStopRedisNs;
+  // What was committed before is written first; a server of ours must not end before that.
+  while (open_ && !servers_.empty() && store_->health().queued_commits > 0 && NowNs() < deadline) {
+    timespec moment{0, 1'000'000};
+    ::nanosleep(&moment, nullptr);
+  }
+  for (auto& server : servers_) server->Stop(deadline);
+}
+
+int64_t HeadLedger::NextDeadline() const {
+  int64_t next = std::min(acquire_at_ns_, renew_at_ns_);
+  for (const auto& server : servers_) next = std::min(next, server->next_wakeup_ns());
+  return next;
+}
+
+void HeadLedger::Tick(int64_t now_ns) {
+  for (auto& server : servers_) {
+    if (server->next_wakeup_ns() <= now_ns) server->Tick(now_ns);
+  }
+  if (lost_) return;
+  if (acquire_at_ns_ <= now_ns) Acquire();
+  if (open_ && renew_at_ns_ <= now_ns) {
+    renew_at_ns_ = now_ns + kRenewNs;
+    StoreStatus status = store_->Renew([this](StoreStatus outcome) {
+      if (!lost_ && outcome.code() == StoreCode::kFenced) {
+        Lose("another head has taken over this cluster (" + outcome.message() + ")");
+      }
+    });
+    if (status.code() == StoreCode::kFenced) Lose("another head has taken over this cluster");
+  }
+}
+
+}  // namespace weft::core

@@ -1,0 +1,94 @@
+// The head's way to the control store: leadership at the start, what an earlier head has written, and every change
+// since, written before anybody hears of it.
+//
+// Owned by the Cluster of a head, on its loop thread. Knows the tables and the store; what the records mean is the
+// Cluster's business. While the store is away, what must be written waits, in order; everything else goes on.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "control_store/control_store.h"
+#include "control_store/redis_server.h"
+#include "control_store/tables.h"
+#include "head/membership.h"
+#include "node/lasting_node.h"
+#include "os/event_loop.h"
+#include "os/fd.h"
+
+namespace weft::core {
+
+class HeadLedger {
+ public:
+  struct Restored {
+    uint64_t epoch = 0;
+    std::string cluster_id;
+    std::vector<std::pair<NodeNumber, NodeDescription>> members;  // that lived, this machine's own former life excepted
+    std::vector<NodeNumber> former_selves;
+    NodeNumber next_node{1};
+    std::vector<ActorRecord> actors;
+    std::vector<NameRecord> names;
+    bool found = false;  // there was an earlier head
+  };
+  class Host {
+   public:
+    // Once: this head leads.
+    virtual void LedgerOpened(Restored restored) = 0;
+    // Another leads, and a standby waits; once.
+    virtual void LedgerHeld() = 0;
+    // It leads no longer, or cannot; it must stop deciding at once.
+    virtual void LedgerLost(const std::string& why) = 0;
+
+   protected:
+    ~Host() = default;
+  };
+
+  // `name`: of the node, the same after a restart.
+  static Result<std::unique_ptr<HeadLedger>> Create(EventLoop& loop, const LastingNodeOptions& options, Host& host);
+  ~HeadLedger();
+
+  // Then is called when the change is in the store; not at all if this head leads no longer.
+  void Commit(WriteBatch batch, std::function<void()> then);
+  void NodeAccepted(NodeNumber node, const NodeDescription& description, NodeNumber next, std::function<void()> then);
+  void NodeDied(NodeNumber node, std::function<void()> then);
+
+  // For an orderly end: another may lead at once. Blocks for a moment at most.
+  void Resign();
+
+  bool open() const { return open_; }
+  bool idle() const { return pending_ == 0; }  // nothing waits for the store
+  StoreHealth health() const { return store_->health(); }
+  int64_t NextDeadline() const;
+  void Tick(int64_t now_ns);
+
+ private:
+  HeadLedger(EventLoop& loop, const LastingNodeOptions& options, Host& host)
+      : loop_(loop), options_(options), host_(host) {}
+  Status OpenStore();
+  void Acquire();
+  void Acquired(StoreResult<Leadership> outcome);
+  Restored Read(Leadership& leadership);
+  void Lose(const std::string& why);
+
+  EventLoop& loop_;
+  const LastingNodeOptions options_;
+  Host& host_;
+  UniqueFd lock_;  // on this machine, no other head of this address
+  std::vector<std::unique_ptr<RedisServer>> servers_;
+  ClusterRecord cluster_;
+  bool open_ = false;
+  bool lost_ = false;
+  bool told_held_ = false;
+  bool told_away_ = false;
+  int64_t acquire_at_ns_ = INT64_MAX;
+  int64_t give_up_ns_ = INT64_MAX;
+  int64_t renew_at_ns_ = INT64_MAX;
+  size_t pending_ = 0;
+  std::unique_ptr<ControlStore> store_;  // last: its end calls back
+};
+
+}  // namespace weft::core
