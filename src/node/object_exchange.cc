@@ -219,7 +219,10 @@ void ObjectExchange::Perform(const AskForSources& action) {
   const NodeNumber home = NodeOf(copy.object.segment);
   if (!cluster_.Knows(home)) return FeedPlan(SourcesGiven{.object = action.object, .answer = true});
   copy.asked_ns = NowNs();
-  cluster_.Send(home, SourcesWanted{copy.object});
+  const Location object = copy.object;
+  cluster_.Send(home, SourcesWanted{object});
+  // A small one need not be shared out: its home, which reads this first, is asked at once.
+  if (object.size <= kChunkBytes) FeedPlan(SourcesGiven{.object = action.object, .complete = {home}});
 }
 
 void ObjectExchange::Perform(const AskChunk& action) {

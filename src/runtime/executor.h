@@ -149,6 +149,7 @@ struct Submitter {
   // What the task at the front of its channel needs and lies on other nodes: copies of it are awaited, or used until
   // the task has its arguments.
   std::vector<Location> awaited;
+  bool awaited_early = false;  // since the task before it began; what has failed since is tried once more
 };
 
 class Executor {
@@ -191,7 +192,7 @@ class Executor {
   bool Step();         // one frame; false if there was none
   bool TakeFrame(Submitter& submitter, const Frame& frame);
   bool MayTake(Submitter& submitter, const Frame& frame);
-  bool ArgumentsAreHere(Submitter& submitter, const Frame& frame);
+  bool ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool early);
   void StopAwaiting(Submitter& submitter);  // the runtime's lock is held
   void PopTask(Submitter& submitter);
   bool Idle(int64_t deadline_ns);  // false: leave
