@@ -127,6 +127,10 @@ Status ObjectExchange::MakeSegment() {
 void ObjectExchange::Perform(const MakeRoom& action) { TryRoom(action.object); }
 
 void ObjectExchange::TryRoom(const Location& object) {
+  // A process may ask for anything; of two places with one name at most one can be right.
+  if (copies_.contains(KeyOf(object))) {
+    return FeedTable(RoomRefused{object, "ObjectLostError\nthere is no object of that place"});
+  }
   if (Status status = MakeSegment(); !status) {
     return FeedTable(RoomRefused{object, "ObjectStoreFullError\n" + status.error().message});
   }
@@ -226,8 +230,10 @@ void ObjectExchange::Perform(const AskForSources& action) {
 }
 
 void ObjectExchange::Perform(const AskChunk& action) {
+  auto found = copies_.find(action.object);
+  if (found == copies_.end()) return;
   heard_.try_emplace(action.node, NowNs());
-  cluster_.Send(action.node, ChunkWanted{action.request, copies_.at(action.object).object, action.chunk});
+  cluster_.Send(action.node, ChunkWanted{action.request, found->second.object, action.chunk});
 }
 
 void ObjectExchange::Perform(const CancelChunk& action) {
