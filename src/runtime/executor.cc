@@ -159,7 +159,8 @@ bool Executor::Idle(int64_t deadline_ns) {
   runtime_.polling_ = true;
   runtime_.doorbell_->DisarmBackground();
   runtime_.SetWakeUps(runtime_.any_waiters_ > 0);
-  uint32_t seen = runtime_.event_.load();
+  // No bell rings for a copy. One that came after Step had looked is seen here, a later one moves event_.
+  uint32_t seen = runtime_.event_.load() - (std::exchange(copy_came_, false) ? 1 : 0);
   lock.unlock();
   runtime_.Flush();
   if (!has_rival) runner_.BeforeSleep();
