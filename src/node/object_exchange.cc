@@ -127,6 +127,10 @@ Status ObjectExchange::MakeSegment() {
 void ObjectExchange::Perform(const MakeRoom& action) { TryRoom(action.object); }
 
 void ObjectExchange::TryRoom(const Location& object) {
+  // A process may ask for anything; of two places with one name at most one can be right.
+  if (copies_.contains(KeyOf(object))) {
+    return FeedTable(RoomRefused{object, "ObjectLostError\nthere is no object of that place"});
+  }
   if (Status status = MakeSegment(); !status) {
     return FeedTable(RoomRefused{object, "ObjectStoreFullError\n" + status.error().message});
   }
@@ -219,12 +223,17 @@ void ObjectExchange::Perform(const AskForSources& action) {
   const NodeNumber home = NodeOf(copy.object.segment);
   if (!cluster_.Knows(home)) return FeedPlan(SourcesGiven{.object = action.object, .answer = true});
   copy.asked_ns = NowNs();
-  cluster_.Send(home, SourcesWanted{copy.object});
+  const Location object = copy.object;
+  cluster_.Send(home, SourcesWanted{object});
+  // A small one need not be shared out: its home, which reads this first, is asked at once.
+  if (object.size <= kChunkBytes) FeedPlan(SourcesGiven{.object = action.object, .complete = {home}});
 }
 
 void ObjectExchange::Perform(const AskChunk& action) {
+  auto found = copies_.find(action.object);
+  if (found == copies_.end()) return;
   heard_.try_emplace(action.node, NowNs());
-  cluster_.Send(action.node, ChunkWanted{action.request, copies_.at(action.object).object, action.chunk});
+  cluster_.Send(action.node, ChunkWanted{action.request, found->second.object, action.chunk});
 }
 
 void ObjectExchange::Perform(const CancelChunk& action) {

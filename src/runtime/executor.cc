@@ -159,7 +159,8 @@ bool Executor::Idle(int64_t deadline_ns) {
   runtime_.polling_ = true;
   runtime_.doorbell_->DisarmBackground();
   runtime_.SetWakeUps(runtime_.any_waiters_ > 0);
-  uint32_t seen = runtime_.event_.load();
+  // No bell rings for a copy. One that came after Step had looked is seen here, a later one moves event_.
+  uint32_t seen = runtime_.event_.load() - (std::exchange(copy_came_, false) ? 1 : 0);
   lock.unlock();
   runtime_.Flush();
   if (!has_rival) runner_.BeforeSleep();
@@ -243,7 +244,7 @@ void Executor::StopAwaiting(Submitter& submitter) {
 }
 
 // Or known not to come: then the task is taken, and fails.
-bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame) {
+bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool early) {
   std::vector<Location> away = AwayFrom(NodeOf(runtime_.self()), submitter, frame.bytes);
   if (away.empty() && submitter.awaited.empty()) return true;
   bool here = true;
@@ -253,6 +254,10 @@ bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame) {
       StopAwaiting(submitter);
       for (const Location& location : away) ++runtime_.BeginFetch(location).others;
       submitter.awaited = std::move(away);
+      submitter.awaited_early = early;
+    } else if (!early && std::exchange(submitter.awaited_early, false)) {
+      // There may have been no room beside what the task before it used.
+      for (const Location& location : submitter.awaited) runtime_.BeginFetch(location);
     }
     for (const Location& location : submitter.awaited) {
       here = here && runtime_.fetches_.at(location).state != Runtime::Fetch::State::kAsked;
@@ -268,7 +273,7 @@ void Executor::PopTask(Submitter& submitter) {
   if (!runtime_.in_cluster_) return;
   Frame next;
   if (submitter.peer->channel.Peek(&next) && static_cast<FrameType>(next.type) == FrameType::kTask) {
-    ArgumentsAreHere(submitter, next);
+    ArgumentsAreHere(submitter, next, true);
   } else if (!submitter.awaited.empty()) {
     {
       std::lock_guard lock(runtime_.mutex_);
@@ -280,7 +285,7 @@ void Executor::PopTask(Submitter& submitter) {
 
 bool Executor::MayTake(Submitter& submitter, const Frame& frame) {
   if (static_cast<FrameType>(frame.type) != FrameType::kTask) return true;
-  if (runtime_.in_cluster_ && !ArgumentsAreHere(submitter, frame)) return false;
+  if (runtime_.in_cluster_ && !ArgumentsAreHere(submitter, frame, false)) return false;
   if (constructed_ && !mode_.concurrent) return true;
   auto what = submitter.templates.find(ByteReader(frame.bytes).Fixed<TaskHead>().template_number);
   if (what == submitter.templates.end() || what->second->kind != TemplateKind::kCall) return true;

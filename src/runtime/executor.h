@@ -17,7 +17,8 @@
 //
 // Threads: Run on the worker's main thread; Poll and Sleep there too, if the front end has an event loop of its own.
 // Complete on any thread, without the lock (and without the interpreter's). HandBackQueued from the main thread, inside
-// a body that waits. Adopt, ExitWhenIdle and CancelRunning from the link thread, with the runtime's lock held.
+// a body that waits. Adopt, CopyCame, ExitWhenIdle and CancelRunning from the link thread, with the runtime's lock
+// held.
 #pragma once
 
 #include <atomic>
@@ -149,6 +150,7 @@ struct Submitter {
   // What the task at the front of its channel needs and lies on other nodes: copies of it are awaited, or used until
   // the task has its arguments.
   std::vector<Location> awaited;
+  bool awaited_early = false;  // since the task before it began; what has failed since is tried once more
 };
 
 class Executor {
@@ -174,7 +176,8 @@ class Executor {
   void DescribeCall(WaitFact& fact, uint64_t execution);  // that runs beside others
   std::vector<SlotFact> Slots() const;
   void Adopt(Runtime::Peer* peer);
-  void ExitWhenIdle(bool at_once);  // or only when nobody borrows what this process owns
+  void CopyCame() { copy_came_ = true; }  // or will not; the runtime's lock is held
+  void ExitWhenIdle(bool at_once);        // or only when nobody borrows what this process owns
   void CancelRunning(ProcessId submitter, uint64_t task, bool force, bool recursive);
 
   const AssignedLease& lease() const { return lease_; }
@@ -191,7 +194,7 @@ class Executor {
   bool Step();         // one frame; false if there was none
   bool TakeFrame(Submitter& submitter, const Frame& frame);
   bool MayTake(Submitter& submitter, const Frame& frame);
-  bool ArgumentsAreHere(Submitter& submitter, const Frame& frame);
+  bool ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool early);
   void StopAwaiting(Submitter& submitter);  // the runtime's lock is held
   void PopTask(Submitter& submitter);
   bool Idle(int64_t deadline_ns);  // false: leave
@@ -226,6 +229,7 @@ class Executor {
   size_t next_ = 0;
   uint32_t streak_ = 0;                    // frames taken from submitter next_ in a row
   std::vector<Runtime::Peer*> adopted_;    // guarded by the runtime's lock
+  bool copy_came_ = false;                 // since Idle was about to sleep; guarded by the runtime's lock
   std::atomic<bool> owes_streams_{false};  // a submitter on a stream is owed a wake-up; relaxed
   std::atomic<bool> news_{false};
   std::atomic<bool> exit_{false};

@@ -294,9 +294,7 @@ Result<StoreRoom> Runtime::Allocate(uint64_t size, ObjectId id, Populate populat
   Perform();
   if (stopped()) return Error{ErrorKind::kGone, "the session has ended"};
   if (!segment_announced_) {
-    // Address space is cheap and fragmentation is not: four times what may ever be held.
-    uint64_t virtual_size = std::max<uint64_t>(welcome_.object_store_bytes * 4, 64ull << 20);
-    auto fd = writer_.Create(welcome_.process, virtual_size);
+    auto fd = writer_.Create(welcome_.process, SegmentSizeFor(welcome_.object_store_bytes));
     if (!fd) return fd.error();
     segment_announced_ = true;
     std::vector<UniqueFd> fds;

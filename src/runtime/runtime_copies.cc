@@ -4,6 +4,7 @@
 // daemon is told (ReleaseObject), and keeps or drops it. Several may wait for the same copy: the front end's threads
 // and callbacks through the object, the executor for the arguments of a task that it has not claimed yet, and MapStored
 // for the body of a function.
+#include "runtime/executor.h"
 #include "runtime/runtime.h"
 
 namespace weft::core {
@@ -49,6 +50,7 @@ void Runtime::CopyArrived(uint64_t request, const Location& place) {
   fetch.state = Fetch::State::kHere;
   fetch.place = place;
   for (Object* object : fetch.objects) owner_->Brought(object, place, actions_);
+  if (executor_) executor_->CopyCame();
 }
 
 void Runtime::CopyFailed(uint64_t request, const std::string& error) {
@@ -61,6 +63,7 @@ void Runtime::CopyFailed(uint64_t request, const std::string& error) {
   fetch.error = &*fetch_errors_.insert(error).first;
   for (Object* object : std::exchange(fetch.objects, {})) owner_->NotBrought(object, fetch.error, actions_);
   EndFetchIfUnused(location);
+  if (executor_) executor_->CopyCame();
 }
 
 Result<Location> Runtime::CopyFor(const Location& location) {
