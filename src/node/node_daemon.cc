@@ -478,14 +478,16 @@ ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
   ShapeFact fact = scheduler_->Explain(shape);
   if (cluster_) {
     // What others hold there is not known here; but whoever waits for it may yet be served.
-    // Nor is anything hopeless: a node that has what none has may join.
-    bool somewhere = false;
+    // Nor is anything hopeless: a node that has what none has may join. Only what fits here alone is judged by who
+    // holds it here.
+    bool here = false, elsewhere = false;
     for (const auto& [node, other] : cluster_->nodes()) {
-      if (!ResourceLedger(other.resources).Fits(shape)) continue;
-      somewhere = true;
-      if (node != cluster_->self()) ++fact.starting;
+      (node == cluster_->self() ? here : elsewhere) |= ResourceLedger(other.resources).Fits(shape);
     }
-    if (!somewhere) ++fact.starting;
+    if (elsewhere || !here) {
+      fact.holders.clear();
+      fact.total = shape;
+    }
   }
   for (HolderFact& holder : fact.holders) {
     if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;

@@ -290,6 +290,29 @@ def test_an_actor_that_no_node_can_take_waits_for_one_that_can(nodes):
     assert "lamp" in err  # it was said why it waits
 
 
+def test_waiting_for_what_another_node_has_is_not_hopeless(nodes, tmp_path):
+    first = nodes.start("--num-cpus=1", "--name=one")
+    nodes.start("--num-cpus=1", "--name=two", "--resource=lamp=1")
+    program = On(nodes, first).program(
+        f"""
+        import threading
+
+        @weft.remote(num_cpus=0, resources={{"lamp": 1}})
+        def hold():
+            while not os.path.exists({str(tmp_path / "go")!r}):
+                time.sleep(0.01)
+
+        held = hold.remote()
+        weft.wait([held], timeout=0.5)
+        counter = Counter.options(resources={{"lamp": 1}}).remote()
+        threading.Timer(1.5, open, ({str(tmp_path / "go")!r}, "w")).start()
+        print(weft.get(counter.add.remote()))  # looks several times whether it can end
+        """
+    )
+    out, err = program.communicate(timeout=SECONDS)
+    assert out == "1\n", err
+
+
 # ---- names
 
 
