@@ -496,19 +496,18 @@ void NodeDaemon::Handle(Process& process, AskShape& message) {
 
 ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
   ShapeFact fact = scheduler_->Explain(shape);
-  if (cluster_ && MayBeServedElsewhere(shape)) {
-    // What others hold there is not known here, and nobody here keeps it from coming: it may yet be served.
-    fact.holders.clear();
-    fact.total = shape;
-    ++fact.starting;
-  } else if (cluster_) {
-    // Nor is anything hopeless: a node that has what none has may join.
-    const ResourceAmounts plain = WithoutPlacement(shape);
+  if (cluster_) {
+    // What others hold there is not known here, and nobody here keeps it from coming: it may yet be served. Nor is
+    // anything hopeless: a node that has what none has may join. Only what fits here alone is judged by who holds it
+    // here.
     const auto& nodes = cluster_->nodes();
-    const bool somewhere = std::any_of(nodes.begin(), nodes.end(), [&](const auto& node) {
-      return ResourceLedger(node.second.resources).Fits(plain);
-    });
-    if (!somewhere) ++fact.starting;
+    auto own = nodes.find(cluster_->self());
+    const bool here = own != nodes.end() && ResourceLedger(own->second.resources).Fits(WithoutPlacement(shape));
+    if (MayBeServedElsewhere(shape) || !here) {
+      fact.holders.clear();
+      fact.total = shape;
+      ++fact.starting;
+    }
   }
   for (HolderFact& holder : fact.holders) {
     if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;

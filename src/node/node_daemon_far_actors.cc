@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "node/node_daemon.h"
+#include "wire/languages.h"
 
 namespace weft::core {
 namespace {
@@ -257,8 +258,11 @@ void NodeDaemon::TellHeadOfActors() {
     auto [wish, fresh] = actor_wishes_.try_emplace(unmet.actor, next_wish_);
     if (!fresh) continue;
     actors_of_wishes_[next_wish_] = unmet.actor;
-    to_send.push_back({next_wish_++, unmet.creator, job, unmet.shape, 1, unmet.depth, 0, unmet.actor, unmet.to_hold,
-                       directory_.ClassNameOf(unmet.actor)});
+    // Every node has room for workers of any language; which one it must be is said by what the actor will hold.
+    ResourceAmounts shape = unmet.shape;
+    std::erase_if(shape, [](const auto& amount) { return amount.first == kGuestWorker; });
+    to_send.push_back({next_wish_++, unmet.creator, job, std::move(shape), 1, unmet.depth, 0, unmet.actor,
+                       unmet.to_hold, directory_.ClassNameOf(unmet.actor)});
   }
   std::vector<ObjectId> served;
   for (const auto& [actor, wish] : actor_wishes_) {

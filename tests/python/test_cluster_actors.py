@@ -193,6 +193,70 @@ def test_an_actor_without_restarts_dies_with_its_node_and_says_so(nodes):
     assert "may have had effects" in out
 
 
+@pytest.mark.parametrize("dies", ["worker", "node"])
+def test_a_caller_on_a_third_node_hears_whether_the_actor_restarts_or_is_dead(nodes, dies):
+    first = nodes.start("--num-cpus=1", "--name=one")
+    second = nodes.start("--num-cpus=1", "--name=two", "--resource=lamp=2")
+    nodes.start("--num-cpus=1", "--name=three", "--resource=torch=2")
+    program = On(nodes, first).program(
+        """
+        @weft.remote(num_cpus=0, resources={"lamp": 1})
+        class Sleeper:
+            def pid(self):
+                return os.getpid()
+
+            def sleep(self):
+                time.sleep(600)
+
+        @weft.remote(num_cpus=0, resources={"torch": 1}, max_retries=0)
+        def call(box):
+            try:
+                weft.get(box[0].sleep.remote())
+            except (weft.ActorDiedError, weft.ActorUnavailableError) as error:
+                return type(error).__name__, "may have had effects" in str(error)
+
+        mortal, phoenix = Sleeper.remote(), Sleeper.options(max_restarts=-1).remote()
+        pids = weft.get([mortal.pid.remote(), phoenix.pid.remote()])
+        refs = [call.remote([mortal]), call.remote([phoenix])]
+        weft.wait(refs, timeout=0.5)
+        print(*pids, flush=True)
+        print(weft.get(refs))
+        """
+    )
+    pids = [int(pid) for pid in line_of(program).split()]
+    for pid in [second] if dies == "node" else pids:
+        os.kill(pid, signal.SIGKILL)
+    out, err = program.communicate(timeout=SECONDS)
+    assert out == "[('ActorDiedError', True), ('ActorUnavailableError', True)]\n", out + err
+
+
+def test_an_actor_of_a_silent_node_is_restarted_and_the_node_gives_up(nodes):
+    first = nodes.start("--num-cpus=1", "--name=one")
+    second = nodes.start("--num-cpus=1", "--name=two", "--resource=lamp=1")
+    third = nodes.start("--num-cpus=1", "--name=three", "--resource=lamp=1")
+    program = On(nodes, first).program(
+        """
+        counter = Counter.options(resources={"lamp": 1}, max_restarts=-1).remote(5)
+        print(weft.get(counter.node.remote()), weft.get(counter.add.remote()), flush=True)
+        print(weft.get(counter.pid.remote()), flush=True)
+        settled(lambda: weft.get(counter.add.remote()) == 6)
+        print(weft.get(counter.node.remote()), flush=True)
+        input()
+        print(weft.get(counter.add.remote()))
+        """
+    )
+    silent = int(line_of(program).split()[0])
+    before = int(line_of(program))
+    os.kill(silent, signal.SIGSTOP)
+    try:
+        assert int(line_of(program)) == ({second, third} - {silent}).pop()
+    finally:
+        os.kill(silent, signal.SIGCONT)
+    until(lambda: gone(silent) and gone(before))
+    out, err = program.communicate("\n", timeout=SECONDS)
+    assert out == "7\n", err
+
+
 def test_a_constructor_that_raises_on_another_node(nodes):
     first = nodes.start("--num-cpus=1", "--name=one")
     nodes.start("--num-cpus=1", "--name=two", "--resource=lamp=1")
@@ -288,6 +352,29 @@ def test_an_actor_that_no_node_can_take_waits_for_one_that_can(nodes):
     out, err = program.communicate(timeout=SECONDS)
     assert out == "1\n", err
     assert "lamp" in err  # it was said why it waits
+
+
+def test_waiting_for_what_another_node_has_is_not_hopeless(nodes, tmp_path):
+    first = nodes.start("--num-cpus=1", "--name=one")
+    nodes.start("--num-cpus=1", "--name=two", "--resource=lamp=1")
+    program = On(nodes, first).program(
+        f"""
+        import threading
+
+        @weft.remote(num_cpus=0, resources={{"lamp": 1}})
+        def hold():
+            while not os.path.exists({str(tmp_path / "go")!r}):
+                time.sleep(0.01)
+
+        held = hold.remote()
+        weft.wait([held], timeout=0.5)
+        counter = Counter.options(resources={{"lamp": 1}}).remote()
+        threading.Timer(1.5, open, ({str(tmp_path / "go")!r}, "w")).start()
+        print(weft.get(counter.add.remote()))  # looks several times whether it can end
+        """
+    )
+    out, err = program.communicate(timeout=SECONDS)
+    assert out == "1\n", err
 
 
 # ---- names
@@ -600,6 +687,46 @@ def test_a_detached_actor_whose_creator_is_killed_before_its_arguments_are_there
         )
         == "gone\n"
     )
+
+
+def test_a_detached_actor_prints_at_its_creator_and_ends_itself(nodes):
+    first = nodes.start("--num-cpus=1", "--name=one")
+    second = nodes.start("--num-cpus=1", "--name=two", "--resource=lamp=1")
+    program = On(nodes, second).program(
+        """
+        @weft.remote(num_cpus=0, resources={"lamp": 1})
+        class Talker:
+            def talk(self):
+                print("hello")
+
+            def leave(self):
+                weft.exit_actor()
+
+        talker = Talker.options(name="t", lifetime="detached").remote()
+        talker.talk.remote()
+        input()
+        """
+    )
+    assert "hello" in line_of(program)
+    program.communicate("\n", timeout=SECONDS)
+    assert (
+        On(nodes, first).output_of(
+            """
+            talker = weft.get_actor("t")
+            weft.get(talker.talk.remote())  # nobody listens
+            try:
+                weft.get(talker.leave.remote())
+            except weft.ActorDiedError as error:
+                print("ended itself" in str(error))
+            try:
+                weft.get_actor("t")
+            except ValueError:
+                print("gone")
+            """
+        )
+        == "True\ngone\n"
+    )
+    until(lambda: not nodes.children())
 
 
 def test_detached_actors_end_with_weft_stop(nodes):
