@@ -38,6 +38,8 @@ class Cluster final : private LinkListener::AcceptHandler {
     // This node has its number: processes may be named from now on.
     virtual void ClusterJoined(NodeNumber self) = 0;
     virtual void ClusterRefused(const std::string& why) = 0;
+    // This node is no longer a member, or cannot know that it is: everything that runs here must end.
+    virtual void ClusterLeft(const std::string& why) = 0;
     virtual void NodeMessageCame(NodeNumber from, NodeMessage& message) = 0;
     // Its processes are dead, and what it held is lost.
     virtual void NodeIsGone(NodeNumber node, const std::string& why) = 0;

@@ -74,6 +74,7 @@ Status Runtime::ConnectToNode(const std::string& address) {
                                           "); give the address of one of them instead of \"auto\""};
   }
   for (const NodeSocket& node : nodes) {
+    if (node.number == 0) continue;  // it looks for its head
     if (wanted != "auto" && node.cluster != wanted) continue;
     auto socket = ConnectAbstract(node.name);
     if (!socket) continue;  // it has just ended
