@@ -88,7 +88,7 @@ class Machine:
 
 
 class Network:
-    """So many machines at one switch. rate: of each cable and direction, as tc says it ("1gbit"); default: as it comes."""
+    """So many machines at one switch. rate: of each cable and direction, as tc says it ("1gbit"); default: no limit."""
 
     def __init__(self, count: int, rate: Optional[str] = None) -> None:
         self.machines: list = []
