@@ -463,7 +463,7 @@ auto Call(std::index_sequence<I...>, Submission submit, A&&... arguments) {
     return Ref<void>();
   } else if constexpr ((CheckedArgument<I + 1, A, std::tuple_element_t<I, Parameters>>::value && ... && true)) {
     Using session;
-    uint32_t epoch = CurrentEpoch();
+    uint32_t epoch = session.epoch();
     Encoder encoder;
     encoder.Fixed(uint32_t{sizeof...(A)});
     encoder.Fixed(uint32_t{0});  // C++ has no keyword arguments

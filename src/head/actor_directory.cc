@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "head/actor_names.h"
 
 namespace weft::core {
 namespace {
@@ -15,23 +16,13 @@ constexpr size_t kMaxMetadataBytes = 1 << 20;
 constexpr int64_t kPauseStepNs = 100 * kMs;
 constexpr int64_t kLongestPauseNs = 5'000 * kMs;
 constexpr int64_t kProvenNs = 10'000 * kMs;
-// What fits into one message beside everything else (kMaxMessageBytes).
-constexpr size_t kMaxListBytes = 3 << 20;
 // A constructor's exception is remembered for late watchers if it is not larger.
 constexpr size_t kMaxRememberedError = 64 << 10;
-
-std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
-
-// The empty one is what a session has that was given none; nobody wrote it.
-std::string In(const std::string& name_space) {
-  return name_space.empty() ? "in the default namespace" : "in namespace " + Quoted(name_space);
-}
 
 }  // namespace
 
 std::string ActorDirectory::Called(const Actor& actor, int32_t pid) {
-  std::string text = "actor " + (actor.class_name.empty() ? std::string("without a class") : actor.class_name);
-  if (!actor.name.empty()) text += " " + Quoted(actor.name);
+  std::string text = CalledActor(actor.class_name, actor.name);
   if (pid != 0) text += " (pid " + std::to_string(pid) + ")";
   return text;
 }
@@ -44,6 +35,11 @@ ActorState ActorDirectory::StateOf(ObjectId actor) const {
 std::string ActorDirectory::ClassOf(ProcessId worker) const {
   auto found = workers_.find(worker);
   return found == workers_.end() ? "" : actors_.at(found->second).class_name;
+}
+
+std::string ActorDirectory::ClassNameOf(ObjectId actor) const {
+  auto found = actors_.find(actor);
+  return found == actors_.end() ? "" : found->second.class_name;
 }
 
 std::vector<ActorInfo> ActorDirectory::Describe() const {
@@ -102,15 +98,9 @@ void ActorDirectory::Handle(const ActorCreated& event, std::vector<DirectoryActi
   if (auto taken = message.name.empty() ? names_.end() : names_.find(name); taken != names_.end()) {
     const Actor& other = actors_.at(taken->second);
     if (message.get_if_exists == 0) {
-      return RefuseCreation(event,
-                            "the name " + Quoted(message.name) + " is taken " + In(message.name_space) +
-                                " by a living " + Called(other) + "; use another name, or get_if_exists=True",
-                            out);
+      return RefuseCreation(event, NameIsTaken(message.name_space, message.name, Called(other)), out);
     }
-    ActorAnswer answer{message.request, taken->second, other.metadata, ""};
-    Remember(id, 0, "it was never created: an actor with its name existed", "", message.class_name);
-    if (message.request != 0) out.emplace_back(AnswerCreator{event.from, std::move(answer)});
-    return;
+    return TakeExisting(event, taken->second, other.metadata, out);
   }
 
   auto& actor = actors_[id];
@@ -159,6 +149,24 @@ void ActorDirectory::Handle(const ActorArgumentsCame& event, std::vector<Directo
   auto& actor = found->second;
   actor.deferred = false;
   Want(*found, out);
+}
+
+void ActorDirectory::TakeExisting(const ActorCreated& event, ObjectId existing, const std::string& metadata,
+                                  std::vector<DirectoryAction>& out) {
+  const auto& message = event.message;
+  ActorAnswer answer{message.request, existing, metadata, ""};
+  Remember(message.actor, 0, "it was never created: an actor with its name existed", "", message.class_name);
+  if (message.request != 0) out.emplace_back(AnswerCreator{event.from, std::move(answer)});
+}
+
+void ActorDirectory::Handle(const ActorNameRefused& event, std::vector<DirectoryAction>& out) {
+  const ObjectId id = event.created.message.actor;
+  if (id.owner != event.created.from || actors_.contains(id) || dead_.contains(id)) {
+    out.emplace_back(RefuseSender{event.created.from, "created an actor that cannot be"});
+    return;
+  }
+  if (event.existing) return TakeExisting(event.created, event.existing, event.metadata, out);
+  RefuseCreation(event.created, event.why, out);
 }
 
 void ActorDirectory::RefuseCreation(const ActorCreated& event, const std::string& why,
@@ -248,8 +256,7 @@ void ActorDirectory::Handle(const ActorLookedUp& event, std::vector<DirectoryAct
     answer.actor = found->second;
     answer.metadata = actors_.at(found->second).metadata;
   } else {
-    answer.error = "there is no living actor named " + Quoted(message.name.substr(0, kMaxNameBytes)) + " " +
-                   In(message.name_space.substr(0, kMaxNameBytes)) + "; it was never created, or it has ended";
+    answer.error = NameIsUnknown(message.name_space, message.name);
   }
   out.emplace_back(AnswerCreator{event.from, std::move(answer)});
 }
@@ -264,7 +271,7 @@ void ActorDirectory::Handle(const ActorsListed& event, std::vector<DirectoryActi
     const Name& name = entry->first;
     if (!all && name.first != event.message.name_space) break;
     bytes += name.first.size() + name.second.size() + 8;
-    if (bytes > kMaxListBytes) break;
+    if (bytes > kMaxNamesBytes) break;
     list.actors.push_back(name);
   }
   out.emplace_back(AnswerList{event.from, std::move(list)});
@@ -320,9 +327,11 @@ void ActorDirectory::TellAll(const Entry& entry, const std::string& why, std::ve
 
 // ---- ends -------------------------------------------------------------------------------------------------------
 
-void ActorDirectory::GiveNameUp(Actor& actor) {
+void ActorDirectory::GiveNameUp(Entry& entry, std::vector<DirectoryAction>& out) {
+  auto& actor = entry.second;
   if (!actor.has_name) return;
   actor.has_name = false;
+  out.emplace_back(FreeName{entry.first, actor.name_space, actor.name});
   if (!faults.keep_names_of_the_dead) names_.erase({actor.name_space, actor.name});
 }
 
@@ -357,7 +366,7 @@ void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string&
                          std::vector<DirectoryAction>& out, bool refused) {
   auto found = actors_.find(id);
   auto& actor = found->second;
-  GiveNameUp(actor);
+  GiveNameUp(*found, out);
   if (actor.due_ns != 0) due_.erase({actor.due_ns, id});
   if (!actor.worker && actor.due_ns == 0 && !actor.deferred) out.emplace_back(UnwantActor{id});
   if (actor.worker) {
@@ -383,7 +392,7 @@ void ActorDirectory::BeginEnding(Entry& entry, Ending ending, const std::string&
                                  std::vector<DirectoryAction>& out) {
   auto& actor = entry.second;
   if (!actor.worker) return Die(entry.first, Called(actor) + " " + why, "", out);
-  GiveNameUp(actor);
+  GiveNameUp(entry, out);
   // Of several reasons the first is told, but a kill also ends one that was only let go.
   if (actor.ending == Ending::kNo) actor.why_ending = why;
   actor.ending = ending;
@@ -412,7 +421,7 @@ void ActorDirectory::Handle(const ActorKilled& event, std::vector<DirectoryActio
   }
   auto& actor = found->second;
   ProcessId worker = actor.worker;
-  const std::string why = "was killed on request";
+  const std::string why = event.why.empty() ? "was killed on request" : event.why;
   if (!event.no_restart) {
     // Without a worker the restart that it allows is what is awaited already.
     if (!worker && (actor.restarts_left != 0 || actor.state == ActorState::kRestarting)) return;
@@ -422,8 +431,9 @@ void ActorDirectory::Handle(const ActorKilled& event, std::vector<DirectoryActio
       return;
     }
   }
+  if (!worker) return Die(event.actor, Called(actor) + " " + why, event.error, out);
   BeginEnding(*found, Ending::kKilled, why, out);
-  if (worker) out.emplace_back(KillActorWorker{worker, "it was killed on request"});
+  out.emplace_back(KillActorWorker{worker, "it was killed on request"});
 }
 
 void ActorDirectory::Handle(const ActorExitingReported& event, std::vector<DirectoryAction>& out) {

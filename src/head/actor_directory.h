@@ -37,6 +37,13 @@ struct ActorCreated {  // the shapes are valid
   ProcessId from;
   CreateActor message;
 };
+// Instead of ActorCreated, in a cluster, where the head keeps the names: the name is another's.
+struct ActorNameRefused {
+  ActorCreated created;
+  ObjectId existing;  // to be had instead, if that is asked for
+  std::string metadata;
+  std::string why;
+};
 struct ActorArgumentsCame {  // its creator has what the constructor needs
   ProcessId from;
   ObjectId actor;
@@ -67,6 +74,8 @@ struct ActorKilled {
   ObjectId actor;
   bool no_restart = true;
   bool owner_lives = false;
+  std::string why;    // instead of "was killed on request"
+  std::string error;  // for an actor without a worker: the exception that makes it impossible, packed
 };
 struct ActorPlaced {  // the scheduler has a worker for it
   ObjectId actor;
@@ -136,8 +145,12 @@ struct RefuseSender {
   ProcessId process;
   std::string why;  // "spoke for ..."
 };
+struct FreeName {  // in a cluster, where the head keeps the names
+  ObjectId actor;
+  std::string name_space, name;
+};
 using DirectoryAction = std::variant<WantActor, UnwantActor, SettleActor, TellWatcher, AnswerCreator, AnswerList,
-                                     KillActorWorker, LetWorkerLeave, RefuseSender>;
+                                     KillActorWorker, LetWorkerLeave, RefuseSender, FreeName>;
 
 class ActorDirectory {
  public:
@@ -159,6 +172,7 @@ class ActorDirectory {
   explicit ActorDirectory(Limits limits) : limits_(limits) {}
 
   void Handle(const ActorCreated& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorNameRefused& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorKept& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorLookedUp& event, std::vector<DirectoryAction>& out);
@@ -181,6 +195,7 @@ class ActorDirectory {
   ActorState StateOf(ObjectId actor) const;
   // The class of the actor that lives in this worker; empty if it serves none.
   std::string ClassOf(ProcessId worker) const;
+  std::string ClassNameOf(ObjectId actor) const;
   // Every actor, the remembered dead first. For observers.
   std::vector<ActorInfo> Describe() const;
 
@@ -242,12 +257,15 @@ class ActorDirectory {
            bool refused = false);
   void WorkerEnded(ObjectId id, const ProcessEnded& event, std::vector<DirectoryAction>& out);
   void BeginEnding(Entry& entry, Ending ending, const std::string& why, std::vector<DirectoryAction>& out);
-  void GiveNameUp(Actor& actor);
+  void GiveNameUp(Entry& entry, std::vector<DirectoryAction>& out);
   void Remember(ObjectId id, uint32_t incarnation, std::string why, std::string error, std::string class_name,
                 bool refused = false);
   void StopWatching(ObjectId id, const std::set<ProcessId>& watchers);
   // An actor that cannot be made: its creator is told, and whoever asks later.
   void RefuseCreation(const ActorCreated& event, const std::string& why, std::vector<DirectoryAction>& out);
+  // Another actor has the name, and is what the creator wants.
+  void TakeExisting(const ActorCreated& event, ObjectId existing, const std::string& metadata,
+                    std::vector<DirectoryAction>& out);
   // True if an unknown actor may still be created; then the caller's interest is kept.
   bool MayStillCome(ObjectId id, bool owner_lives) const;
   // The actor that this process is the worker of, or null after the sender was refused.

@@ -42,6 +42,7 @@ std::string Describe(const DirectoryAction& action) {
     }
     std::string operator()(const KillActorWorker& a) { return "kill " + ToString(a.worker); }
     std::string operator()(const LetWorkerLeave& a) { return "let " + ToString(a.worker) + " leave"; }
+    std::string operator()(const FreeName& a) { return "free " + a.name_space + "/" + a.name; }
     std::string operator()(const RefuseSender& a) { return "refuse " + ToString(a.process) + ": " + a.why; }
   };
   return std::visit(Visitor{}, action);
@@ -156,11 +157,39 @@ TEST(ActorDirectory, AFailedConstructorIsFinal) {
   t.Create(1, 5, {.max_restarts = -1, .name = "a"});
   t.Place(1, 5, 2);
   EXPECT_EQ(t.Construct(2, 1, 5, false),
-            "let 2 leave; tell 1: 1.5 is dead #1 (the constructor of actor Counter \"a\" raised an exception) [boom]");
+            "let 2 leave; free ns/a; tell 1: 1.5 is dead #1 (the constructor of actor Counter \"a\" raised an "
+            "exception) [boom]");
   EXPECT_EQ(t.End(2), "");
   EXPECT_EQ(t.Watch(9, 1, 5),
             "tell 9: 1.5 is dead #1 (the constructor of actor Counter \"a\" raised an exception) [boom]");
   EXPECT_EQ(t.Create(1, 6, {.name = "a"}), "want 1.6");
+}
+
+TEST(ActorDirectory, InAClusterTheHeadSaysWhoseTheNameIs) {
+  Transcript t;
+  CreateActor message;
+  message.request = 3;
+  message.actor = t.Id(1, 5);
+  message.name = "a";
+  message.class_name = "Counter";
+  EXPECT_EQ(t.Watch(9, 1, 5), "");
+  EXPECT_EQ(t(ActorNameRefused{{ProcessId{1}, message}, {}, "", "the name is taken"}),
+            "answer 1 #3: an actor of class Counter cannot be created: the name is taken; "
+            "tell 1: 1.5 is dead (an actor of class Counter cannot be created: the name is taken); "
+            "tell 9: 1.5 is dead (an actor of class Counter cannot be created: the name is taken)");
+  message.actor = t.Id(1, 6);
+  EXPECT_EQ(t(ActorNameRefused{{ProcessId{1}, message}, t.Id(8, 2), "meta", ""}), "answer 1 #3: 8.2 meta");
+  EXPECT_EQ(t.directory.living(), 0u);
+  EXPECT_EQ(t(ActorNameRefused{{ProcessId{1}, message}, t.Id(8, 2), "meta", ""}),
+            "refuse 1: created an actor that cannot be");
+  EXPECT_EQ(t(ActorNameRefused{{ProcessId{2}, message}, {}, "", "no"}), "refuse 2: created an actor that cannot be");
+}
+
+TEST(ActorDirectory, AnActorThatCannotBeConstructedSaysWhy) {
+  Transcript t;
+  t.Create(1, 5, {.name = "a"});
+  EXPECT_EQ(t(ActorKilled{ProcessId{1}, t.Id(1, 5), true, true, "cannot be constructed: no", "boom"}),
+            "free ns/a; unwant 1.5; tell 1: 1.5 is dead (actor Counter \"a\" cannot be constructed: no) [boom]");
 }
 
 TEST(ActorDirectory, WhatTheSchedulerRefusesIsDead) {
@@ -218,7 +247,7 @@ TEST(ActorDirectory, PausesGrowWithQuickDeathsAndAreForgottenAfterALongLife) {
 TEST(ActorDirectory, AKillEndsItAndFreesTheNameAtOnce) {
   Transcript t;
   t.Live(1, 5, 2, {.max_restarts = 5, .name = "a"});
-  EXPECT_EQ(t.Kill(9, 1, 5), "kill 2");
+  EXPECT_EQ(t.Kill(9, 1, 5), "free ns/a; kill 2");
   EXPECT_EQ(t.Kill(9, 1, 5), "kill 2");
   EXPECT_EQ(t.Create(1, 6, {.name = "a"}), "want 1.6");
   EXPECT_EQ(t.End(2), "tell 1: 1.5 is dead #1 (actor Counter \"a\" (pid 1002) was killed on request)");
@@ -232,7 +261,8 @@ TEST(ActorDirectory, AKillThatAllowsRestartsIsACrash) {
   EXPECT_EQ(t.Lookup(1, "a"), "answer 1 #7: 1.5 meta5");
   EXPECT_EQ(t.End(2), "tell 1: 1.5 is restarting #1 (actor Counter \"a\" (pid 1002) was killed on request); want 1.5");
   EXPECT_EQ(t.Kill(1, 1, 5, false), "");  // it restarts already
-  EXPECT_EQ(t.Kill(1, 1, 5), "unwant 1.5; tell 1: 1.5 is dead #1 (actor Counter \"a\" was killed on request)");
+  EXPECT_EQ(t.Kill(1, 1, 5),
+            "free ns/a; unwant 1.5; tell 1: 1.5 is dead #1 (actor Counter \"a\" was killed on request)");
 }
 
 TEST(ActorDirectory, WithoutAWorkerAnActorEndsAtOnce) {
@@ -278,7 +308,7 @@ TEST(ActorDirectory, AWorkerThatComesTooLateIsLetGo) {
 TEST(ActorDirectory, AnActorThatExitsIsNotRestarted) {
   Transcript t;
   t.Live(1, 5, 2, {.max_restarts = -1, .name = "a"});
-  EXPECT_EQ(t(ActorExitingReported{ProcessId{2}, t.Id(1, 5)}), "");
+  EXPECT_EQ(t(ActorExitingReported{ProcessId{2}, t.Id(1, 5)}), "free ns/a");
   EXPECT_NE(t.Lookup(1, "a").find("there is no living actor named \"a\""), std::string::npos);
   EXPECT_EQ(t.End(2, "exited with code 0"),
             "tell 1: 1.5 is dead #1 (actor Counter \"a\" (pid 1002) ended itself (exit_actor))");
@@ -303,7 +333,7 @@ TEST(ActorDirectory, ActorsEndWithTheirCreatorUnlessDetached) {
   EXPECT_EQ(t.Lookup(1, "d"), "answer 1 #7: 4.6 meta6");
   EXPECT_EQ(t.Watch(1, 4, 6, false), "tell 1: 4.6 is alive #1 on 3, channel");
   EXPECT_EQ(t.End(3),
-            "tell 1: 4.6 is dead #1 (actor Counter \"d\" (pid 1003) was killed by signal 9 (SIGKILL); it "
+            "free ns/d; tell 1: 4.6 is dead #1 (actor Counter \"d\" (pid 1003) was killed by signal 9 (SIGKILL); it "
             "cannot be restarted because its creator has ended)");
 }
 

@@ -47,31 +47,53 @@ class Cluster::Peer final : public Link::Handler {
       cluster_.lease_->Handle(HeadLinked{NowNs()}, actions);
       cluster_.Perform(actions);
     }
-    for (auto& bytes : std::exchange(waiting, {})) Send(bytes);
+    for (auto& queued : std::exchange(waiting, {})) {
+      if (queued.keeper) {
+        SendChunk(queued.bytes, queued.payload, std::move(queued.keeper));
+      } else {
+        Send(queued.bytes);
+      }
+    }
   }
   void LinkMessage(Link&, std::string_view bytes) override { cluster_.Received(*this, bytes); }
   uint8_t* LinkChunkBegan(Link&, std::string_view header, size_t bytes) override {
     ChunkHead head;
-    if (header.size() != sizeof head || !node) return nullptr;
+    if (header.size() != sizeof head || !Other()) return nullptr;
     std::memcpy(&head, header.data(), sizeof head);
     chunk_bytes_ = bytes;
-    return cluster_.host_.ChunkBegan(node, head, bytes);
+    chunk_request = head.request;
+    return cluster_.host_.ChunkBegan(Other(), head, bytes);
   }
   void LinkChunkEnded(Link&, std::string_view header) override {
     ChunkHead head;
-    if (header.size() != sizeof head || !node) return;
+    chunk_request = 0;
+    if (header.size() != sizeof head || !Other()) return;
     std::memcpy(&head, header.data(), sizeof head);
-    cluster_.host_.ChunkEnded(node, head, chunk_bytes_);
+    cluster_.host_.ChunkEnded(Other(), head, chunk_bytes_);
   }
   void LinkClosed(Link&, const Error& why) override { cluster_.Lost(*this, why); }
   void Send(std::string_view bytes) {
     if (!ready) {
-      waiting.emplace_back(bytes);
+      waiting.push_back({std::string(bytes), {}, nullptr});
       return;
     }
     // A queue of 64 MB that nobody reads: the peer is as good as gone, and its beats will say so.
     [[maybe_unused]] auto outcome = link->Send(bytes);
   }
+  void SendChunk(std::string_view header, std::span<const uint8_t> payload, std::shared_ptr<const void> keeper) {
+    if (!ready) {
+      waiting.push_back({std::string(header), payload, std::move(keeper)});
+      return;
+    }
+    [[maybe_unused]] auto outcome = link->SendChunk(header, payload, std::move(keeper));
+  }
+  NodeNumber Other() const { return to_head ? cluster_.head_ : node; }
+
+  struct Waiting {  // a message, or a chunk with its header
+    std::string bytes;
+    std::span<const uint8_t> payload;
+    std::shared_ptr<const void> keeper;
+  };
 
   Cluster& cluster_;
   const uint64_t number;
@@ -79,8 +101,9 @@ class Cluster::Peer final : public Link::Handler {
   std::unique_ptr<Link> link;
   bool ready = false;
   bool to_head = false;
-  bool joining = false;             // on the head: of a node that is or wants to be a member
-  std::deque<std::string> waiting;  // until it is ready
+  bool joining = false;         // on the head: of a node that is or wants to be a member
+  std::deque<Waiting> waiting;  // until it is ready
+  uint64_t chunk_request = 0;   // of the chunk that is being received; 0: none
 
  private:
   size_t chunk_bytes_ = 0;
@@ -253,6 +276,8 @@ void Cluster::Received(Peer& peer, std::string_view bytes) {
 void Cluster::Lost(Peer& peer, const Error& why) {
   ended_.push_back(peer.number);
   peer.ready = false;
+  peer.waiting.clear();
+  if (self_ && Knows(peer.Other())) host_.LinkBroken(peer.Other());
   const int64_t now = NowNs();
   if (peer.to_head) {
     if (head_link_ != peer.number) return;
@@ -324,9 +349,20 @@ void Cluster::SendToAll(const NodeMessage& message) {
 
 void Cluster::SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
                         std::shared_ptr<const void> keeper) {
-  Peer* peer = PeerFor(to);
-  if (!peer || !peer->ready) return;
-  [[maybe_unused]] auto outcome = peer->link->SendChunk(HeaderBytes(head), payload, std::move(keeper));
+  if (Peer* peer = PeerFor(to)) peer->SendChunk(HeaderBytes(head), payload, std::move(keeper));
+}
+
+void Cluster::DiscardChunk(NodeNumber from, uint64_t request) {
+  for (auto& [number, peer] : peers_) {
+    if (peer->Other() == from && peer->chunk_request == request) peer->link->DiscardChunk();
+  }
+}
+
+std::string Cluster::Describe(NodeNumber node) const {
+  const std::string number = "node " + std::to_string(node.value);
+  if (auto found = nodes_.find(node); found != nodes_.end()) return number + " (" + found->second.name + ")";
+  if (auto found = gone_.find(node); found != gone_.end()) return found->second;
+  return number + ", which is not in the cluster";
 }
 
 void Cluster::DialChannel(ProcessId submitter, ProcessId worker) {
@@ -354,7 +390,7 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
   if (is_head()) {
     if (std::holds_alternative<NodeBeat>(message) || std::holds_alternative<NodeLoad>(message) ||
         std::holds_alternative<WishSent>(message) || std::holds_alternative<JobDescribed>(message) ||
-        std::holds_alternative<NodeFarewell>(message)) {
+        std::holds_alternative<WorkDeclined>(message) || std::holds_alternative<NodeFarewell>(message)) {
       return AtHead(from, message);
     }
   } else if (!from) {
@@ -388,15 +424,29 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
   host_.NodeMessageCame(from ? from : head_, message);
 }
 
+const JobDescribed* Cluster::FindJob(ProcessId job) const {
+  auto found = jobs_.find(job);
+  return found == jobs_.end() ? nullptr : &found->second;
+}
+
+void Cluster::ForgetJob(ProcessId job) {
+  jobs_.erase(job);
+  for (auto& [node, told] : told_jobs_) told.erase(job);
+}
+
 void Cluster::Vanish(NodeNumber node, const std::string& why) {
-  if (nodes_.erase(node) == 0) return;
+  auto known = nodes_.find(node);
+  if (known == nodes_.end()) return;
+  gone_[node] = Describe(node) + ", which is no longer in the cluster (" + why + ")";
+  const std::string described = "node " + std::to_string(node.value) + ", " + known->second.name + ": " + why;
+  nodes_.erase(known);
   if (auto found = outgoing_.find(node); found != outgoing_.end()) {
     peers_.at(found->second)->link->Close();
     ended_.push_back(found->second);
     outgoing_.erase(found);
   }
   told_jobs_.erase(node);
-  host_.NodeIsGone(node, why);
+  host_.NodeIsGone(node, described);
 }
 
 // From what the shape says of its place. Returns why that cannot be.
@@ -445,10 +495,14 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
         return Send(from, WishRefused{wish->wish, 1, why});
       }
       wishes_[key] = *wish;
+      wished.actor = static_cast<bool>(wish->actor);
       scheduler_->Handle(wished, actions);
     }
   } else if (auto* job = std::get_if<JobDescribed>(&message)) {
-    jobs_[job->driver] = std::move(job->session);
+    KnowJob(std::move(*job));
+  } else if (auto* declined = std::get_if<WorkDeclined>(&message)) {
+    scheduler_->Handle(
+        PlacementRefused{from, declined->placement, WishId{declined->asker, declined->wish}, declined->count}, actions);
   } else if (std::holds_alternative<NodeFarewell>(message)) {
     auto member = membership_->members().find(from);
     if (member == membership_->members().end()) return;
@@ -540,13 +594,15 @@ void Cluster::Perform(std::vector<GlobalAction>& actions) {
     if (auto* place = std::get_if<PlaceWork>(&action)) {
       auto wish = wishes_.find(WishKey(place->wish.asker, place->wish.number));
       if (wish == wishes_.end()) continue;
-      const ProcessId job = wish->second.job;
+      const WishSent wished = wish->second;  // a copy: what is said below may change the wishes
+      const ProcessId job = wished.job;
       if (told_jobs_[place->node].insert(job).second) {
-        Send(place->node, JobDescribed{job, jobs_[job]});
+        if (const JobDescribed* described = FindJob(job)) Send(place->node, *described);
       }
       Send(place->wish.asker, WishServed{place->wish.number, place->count});
-      Send(place->node, WorkAssigned{place->wish.asker, place->wish.number, place->placement, place->process, job,
-                                     wish->second.shape, place->count, place->depth});
+      Send(place->node,
+           WorkAssigned{place->wish.asker, place->wish.number, place->placement, place->process, job, wished.shape,
+                        place->count, place->depth, wished.actor, wished.to_hold, wished.class_name});
     } else if (auto* unplace = std::get_if<UnplaceWork>(&action)) {
       Send(unplace->wish.asker, WishServed{unplace->wish.number, -static_cast<int64_t>(unplace->count)});
     } else if (auto* refuse = std::get_if<RefuseWork>(&action)) {

@@ -48,6 +48,8 @@ class Cluster final : private LinkListener::AcceptHandler {
     // Where the payload of a chunk goes, and that it is there; see Link::Handler.
     virtual uint8_t* ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
     virtual void ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
+    // A link with the node has ended, and what was on its way with it. The node may be well.
+    virtual void LinkBroken(NodeNumber node) = 0;
 
    protected:
     ~Host() = default;
@@ -68,6 +70,8 @@ class Cluster final : private LinkListener::AcceptHandler {
   };
   const std::map<NodeNumber, OtherNode>& nodes() const { return nodes_; }  // this one too
   bool Knows(NodeNumber node) const { return nodes_.contains(node); }
+  // In words, also of one that has gone: which, and why.
+  std::string Describe(NodeNumber node) const;
   // Half of the cluster's id: the same on all its nodes, once this one has joined.
   uint64_t session() const;
   // All nodes, and the latest that have gone. Only the head knows what is available on them, and who has gone.
@@ -79,9 +83,16 @@ class Cluster final : private LinkListener::AcceptHandler {
   void SendToAll(const NodeMessage& message);
   void SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
                  std::shared_ptr<const void> keeper);
+  // The chunk that is being received in answer to this request has no place any more (Link::DiscardChunk).
+  void DiscardChunk(NodeNumber from, uint64_t request);
   // Begins to connect; the host hears of the outcome.
   void DialChannel(ProcessId submitter, ProcessId worker);
   void Leave();
+
+  // On the head: how the workers of a job are started; nullptr: nobody has said it.
+  const JobDescribed* FindJob(ProcessId job) const;
+  void KnowJob(JobDescribed job) { jobs_[job.driver] = std::move(job); }
+  void ForgetJob(ProcessId job);
 
   int64_t NextDeadline() const;
   void Tick(int64_t now_ns);
@@ -119,14 +130,15 @@ class Cluster final : private LinkListener::AcceptHandler {
   NodeNumber self_;
   NodeNumber head_;  // on a node that has joined
   std::map<NodeNumber, OtherNode> nodes_;
+  std::map<NodeNumber, std::string> gone_;  // in words
 
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by number
   uint64_t next_peer_ = 1;
   uint64_t head_link_ = 0;                   // of a node that is not the head
   std::map<NodeNumber, uint64_t> outgoing_;  // links for what we send
   std::map<uint64_t, std::unique_ptr<Dialled>> dialled_;
-  std::vector<uint64_t> ended_;            // peers and dialled links to be destroyed outside of their callbacks
-  std::map<ProcessId, std::string> jobs_;  // on the head: how to start workers, by driver
+  std::vector<uint64_t> ended_;             // peers and dialled links to be destroyed outside of their callbacks
+  std::map<ProcessId, JobDescribed> jobs_;  // on the head: how to start workers, by driver
   std::map<NodeNumber, std::set<ProcessId>> told_jobs_;
   std::map<NodeNumber, ResourceAmounts> available_;  // on the head: as each node said last
   std::deque<NodeListed> gone_;                      // on the head: the latest

@@ -21,6 +21,7 @@ namespace weft::core {
 struct Job {
   ProcessId driver;  // names the job
   OpenSession session;
+  ProcessId output_to;  // who gets what its workers print: its driver, or of a job that lasts longer, who began it
   std::unique_ptr<WorkerPool> pool;
   std::unique_ptr<WorkerPool> guest_pool;  // Python workers in the job of a C++ program; nullptr: none can be had
 

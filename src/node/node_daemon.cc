@@ -142,6 +142,11 @@ int NodeDaemon::Run() {
       }
     }
     if (cluster_ && !ended_) cluster_->Tick(now);
+    if (exchange_ && !ended_) {
+      exchange_->Tick(NowNs());
+      Settle();
+    }
+    if (!redials_.empty() && !ended_) DialAgain(now);
     AnswerWithoutHead(now);
     TellHead();
     FlushAll();
@@ -167,6 +172,8 @@ int64_t NodeDaemon::NextDeadline() const {
     if (job->guest_pool) next = std::min(next, job->guest_pool->next_wakeup_ns());
   }
   if (cluster_) next = std::min(next, cluster_->NextDeadline());
+  if (exchange_) next = std::min(next, exchange_->NextDeadline());
+  for (const auto& [pair, redial] : redials_) next = std::min(next, redial.at_ns);
   if (!asked_nodes_.empty()) next = std::min(next, asked_nodes_.begin()->second.until_ns);
   if (scheduler_) {
     next = std::min({next, scheduler_->next_wakeup_ns(), directory_.next_wakeup_ns()});
@@ -305,7 +312,7 @@ void NodeDaemon::SetUp(ResourceAmounts resources, uint64_t store_bytes) {
 
 Job& NodeDaemon::OpenJob(ProcessId driver, OpenSession session) {
   auto job = std::make_unique<Job>();
-  job->driver = driver;
+  job->driver = job->output_to = driver;
   job->session = std::move(session);
   auto cpus = static_cast<uint64_t>(AmountOf(resources_, kCpu) / kResourceUnit);
   WorkerPool::Config pool;
@@ -430,6 +437,7 @@ void NodeDaemon::Handle(Process& process, ReleaseMemory& message) {
 }
 
 void NodeDaemon::Handle(Process& process, RouteTo& message) {
+  if (NodeOf(message.to) == kClusterNode) return;  // it counts no borrowers
   if ((message.to.value & kObserverBit) != 0) {
     return observers_->Send(message.to.value & ~kObserverBit, Routed{process.id, std::move(message.payload)});
   }
@@ -462,18 +470,22 @@ void NodeDaemon::FreeHere(const std::vector<Location>& all, Process* sender) {
       }
       continue;
     }
-    if (auto* target = Find(writer); target != nullptr && target->stage == Process::Stage::kReady) {
-      if (sender != nullptr) {
-        Forward(*sender, *target, ObjectsFreed{std::move(locations)});
-      } else {
-        Send(*target, ObjectsFreed{std::move(locations)});
-      }
-      continue;
-    }
-    uint64_t freed = 0;
-    for (const auto& location : locations) freed += segments_.FreeDead(location);
-    if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{writer, freed, NowNs()}, budget_actions_);
+    // What other nodes have of it goes first.
+    if (exchange_) locations = exchange_->Freed(std::move(locations));
+    if (!locations.empty()) FreeInSegment(segment, std::move(locations), sender);
   }
+}
+
+void NodeDaemon::FreeInSegment(SegmentId segment, std::vector<Location> locations, Process* sender) {
+  const ProcessId writer{segment.value};
+  if (auto* target = Find(writer); target != nullptr && target->stage == Process::Stage::kReady) {
+    if (sender != nullptr) return Forward(*sender, *target, ObjectsFreed{std::move(locations)});
+    return Send(*target, ObjectsFreed{std::move(locations)});
+  }
+  uint64_t freed = 0;
+  for (const auto& location : locations) freed += segments_.FreeDead(location);
+  if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{writer, freed, NowNs()}, budget_actions_);
+  if (exchange_) exchange_->SegmentChanged(segment);
 }
 
 void NodeDaemon::Handle(Process& process, AskShape& message) {
@@ -488,6 +500,14 @@ ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
     fact.holders.clear();
     fact.total = shape;
     ++fact.starting;
+  } else if (cluster_) {
+    // Nor is anything hopeless: a node that has what none has may join.
+    const ResourceAmounts plain = WithoutPlacement(shape);
+    const auto& nodes = cluster_->nodes();
+    const bool somewhere = std::any_of(nodes.begin(), nodes.end(), [&](const auto& node) {
+      return ResourceLedger(node.second.resources).Fits(plain);
+    });
+    if (!somewhere) ++fact.starting;
   }
   for (HolderFact& holder : fact.holders) {
     if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;
@@ -555,14 +575,28 @@ void NodeDaemon::ForgetEndedJobs() {
                     [&](const auto& process) { return process.second->job == job.driver; })) {
       return false;
     }
+    if (NodeOf(job.driver) == kClusterNode) {
+      orphan_segments_.insert(job.segments.begin(), job.segments.end());
+      return true;
+    }
     for (SegmentId segment : job.segments) {
       const uint64_t freed = segments_.Forget(segment);
+      if (exchange_) exchange_->SegmentChanged(segment);
       if (freed > 0) {
         budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
       }
     }
     return true;
   });
+  if (exchange_ && processes_.empty()) exchange_->LastProcessEnded();
+  if (jobs_.empty()) {
+    for (SegmentId segment : std::exchange(orphan_segments_, {})) {
+      const uint64_t freed = segments_.Forget(segment);
+      if (freed > 0) {
+        budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
+      }
+    }
+  }
   Settle();
 }
 
@@ -779,14 +813,18 @@ void NodeDaemon::Perform(const GiveUpStarting& action) {
 }
 
 void NodeDaemon::Perform(const MemoryBudget::Grant& action) {
+  if (exchange_ && action.process == exchange_->account())
+    return exchange_->MemoryGranted(action.request, action.bytes);
   if (auto* process = Find(action.process)) Send(*process, MemoryReserved{action.request, 1, ""});
 }
 
 void NodeDaemon::Perform(const MemoryBudget::Refuse& action) {
+  if (exchange_ && action.process == exchange_->account()) return exchange_->MemoryRefused(action.request, action.why);
   if (auto* process = Find(action.process)) Send(*process, MemoryReserved{action.request, 0, action.why});
 }
 
 void NodeDaemon::Perform(const MemoryBudget::AskTrim& action) {
+  if (exchange_ && action.process == exchange_->account()) return exchange_->Trim(action.bytes);
   if (auto* process = Find(action.process)) Send(*process, TrimMemory{action.bytes});
 }
 
@@ -804,11 +842,8 @@ void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string tex
     if (output.name.size() > 80) output.name.resize(80);
     for (char& c : output.name) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     process->output[is_stderr ? 1 : 0].Append(output.text);
-    if (auto* driver = Find(process->job)) {
-      Send(*driver, output);
-    } else if (IsElsewhere(process->job)) {
-      SendElsewhere(process->job, output);
-    }
+    const Job* job = FindJob(process->job);
+    if (job != nullptr) Answer(job->output_to, output);
   }
 }
 

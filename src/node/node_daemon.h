@@ -26,9 +26,11 @@
 
 #include "base/result.h"
 #include "head/actor_directory.h"
+#include "head/actor_names.h"
 #include "node/cluster.h"
 #include "node/job.h"
 #include "node/lasting_node.h"
+#include "node/object_exchange.h"
 #include "node/observers.h"
 #include "node/worker_pool.h"
 #include "object_store/memory_budget.h"
@@ -41,7 +43,7 @@
 
 namespace weft::core {
 
-class NodeDaemon : private Cluster::Host {
+class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
  public:
   // `driver` is the socket to the driver. The calling process must have one thread.
   static Result<std::unique_ptr<NodeDaemon>> Create(UniqueFd driver);
@@ -141,6 +143,9 @@ class NodeDaemon : private Cluster::Host {
   void Handle(Process& process, ActorExiting& message);
   void Handle(Process& process, AskShape& message);
   void Handle(Process& process, KeepActor& message);
+  void Handle(Process& process, FetchObject& message);
+  void Handle(Process& process, ReleaseObject& message);
+  void Handle(Process& process, EntrustActor& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
   void Refuse(Process& process, const std::string& why);
@@ -173,6 +178,7 @@ class NodeDaemon : private Cluster::Host {
   void Perform(const KillActorWorker& action);
   void Perform(const LetWorkerLeave& action);
   void Perform(const RefuseSender& action);
+  void Perform(const FreeName& action);
   void Perform(const StartWorker& action);
   void Perform(const RetireWorker& action);
   void Perform(const AbandonStart& action);
@@ -207,7 +213,7 @@ class NodeDaemon : private Cluster::Host {
   void ForgetEndedJobs();
   void KillEverything();
 
-  void TellOfActorsThatEndWith(const Process& process, const std::string& how);
+  void TellOfActorsThatEndWith(ProcessId process, int32_t pid, const std::string& how);
 
   // ---- other nodes (node_daemon_cluster.cc)
   void ClusterJoined(NodeNumber self) override;
@@ -216,8 +222,11 @@ class NodeDaemon : private Cluster::Host {
   void NodeMessageCame(NodeNumber from, NodeMessage& message) override;
   void NodeIsGone(NodeNumber node, const std::string& why) override;
   void ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) override;
-  uint8_t* ChunkBegan(NodeNumber, const ChunkHead&, size_t) override { return nullptr; }
-  void ChunkEnded(NodeNumber, const ChunkHead&, size_t) override {}
+  uint8_t* ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) override;
+  void ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) override;
+  void LinkBroken(NodeNumber node) override;
+  void TellProcess(ProcessId process, const Message& message) override;
+  void FreeNow(const std::vector<Location>& locations) override;
   void HandleNode(NodeNumber from, JobDescribed& message);
   void HandleNode(NodeNumber from, WorkAssigned& message);
   void HandleNode(NodeNumber from, WishServed& message);
@@ -227,6 +236,14 @@ class NodeDaemon : private Cluster::Host {
   void HandleNode(NodeNumber from, RoutedAcross& message);
   void HandleNode(NodeNumber from, ProcessVanished& message);
   void HandleNode(NodeNumber from, ChannelWanted& message);
+  void HandleNode(NodeNumber from, ActorOffered& message);
+  void HandleNode(NodeNumber from, ActorNotPlaced& message);
+  void HandleNode(NodeNumber from, EndActorWorker& message);
+  void HandleNode(NodeNumber from, ConstructActor& message);
+  void HandleNode(NodeNumber from, NameAsked& message);
+  void HandleNode(NodeNumber from, NameAnswered& message);
+  void HandleNode(NodeNumber from, NameReleased& message);
+  void HandleNode(NodeNumber from, JobEnded& message);
   void HandleNode(NodeNumber from, AskNodes& message);
   void HandleNode(NodeNumber from, NodesTold& message);
   void Open();
@@ -234,12 +251,52 @@ class NodeDaemon : private Cluster::Host {
   void SendElsewhere(ProcessId process, const Message& message);
   void WantChannel(ProcessId submitter, ProcessId worker);
   void GrantElsewhere(const GrantLease& action);
-  void TellElsewhere(const TellWatcher& action);
-  void AskElsewhere(Process& process, ObjectId actor, const Message& message);
   void RemoteProcessDied(ProcessId id, int32_t pid, const std::string& how);
   void EndProcessesOf(Job& job);
   void FreeHere(const std::vector<Location>& locations, Process* sender);
+  void FreeInSegment(SegmentId segment, std::vector<Location> locations, Process* sender);
   void TellHead();
+  void TellHeadOfJob(ProcessId driver);
+  // Opens it if the head can say how; nullptr: it cannot.
+  Job* EnsureJob(ProcessId driver);
+
+  // ---- actors of several nodes (node_daemon_far_actors.cc)
+  // Where the actor's state is known: the node of its creator; of a detached one, the head (0).
+  bool IsHome(ObjectId actor) const;
+  NodeNumber HomeOf(ObjectId actor) const;
+  void AskElsewhere(Process& process, ObjectId actor, const Message& message);
+  void TellElsewhere(const TellWatcher& action);
+  // To a process of this node that watches; the channel to the actor's worker first.
+  void DeliverChange(Process& watcher, const ActorChanged& change);
+  void TellUnreachable(Process& watcher, const ActorChanged& change, const std::string& why);
+  bool DialAgainLater(ProcessId submitter, ProcessId worker, std::vector<Message>& waiting);
+  void DialAgain(int64_t now_ns);
+  void PlaceFarActor(WorkAssigned& message);
+  void DeclineFarActor(ObjectId actor);
+  bool OfferActor(const GrantActor& action, Process& worker);
+  bool RefuseFarActor(const RefuseActor& action);
+  bool TellHome(Process& worker, ObjectId actor, const Message& message);
+  void EndFarWorkersOf(NodeNumber home, const std::string& why);
+  void TellHeadOfActors();
+  void ForgetActorWish(ObjectId actor);
+  void WishAnew();
+  bool ActorWishRefused(const WishRefused& message);
+
+  // ---- names and detached actors (node_daemon_detached.cc)
+  void Answer(ProcessId process, const Message& message);
+  void AskForName(Process& process, CreateActor& message);
+  // True if its creation waits for the head, and the message with it.
+  bool WaitsForName(const Process& process, ObjectId actor, const Message& message);
+  void LookUp(ProcessId process, const LookupActor& message);
+  void ListNames(ProcessId process, const ListActors& message);
+  void AskHead(Process& process, const Message& message);
+  void CreateDetached(ProcessId creator, ProcessId driver, CreateActor& message);
+  ProcessId LastingJobOf(ProcessId driver, const JobDescribed& described);
+  void Entrusted(ProcessId from, EntrustActor& message);
+  void EndUnentrusted(ProcessId creator);
+  void TellKeeper(const ActorChanged& change);
+  void EndLastingJob(ProcessId id);
+  void Construct(const ConstructActor& message);
 
   // ---- places (node_daemon_placement.cc)
   bool MayServe(const ResourceAmounts& shape) const;
@@ -325,10 +382,54 @@ class NodeDaemon : private Cluster::Host {
   std::map<std::pair<ProcessId, ResourceAmounts>, PlacedWish> placed_wishes_;  // that only the head may serve
   uint64_t next_wish_ = 1;
   std::set<ProcessId> told_jobs_;
+  // Actors that have another node for their home.
+  struct FarWanted {
+    NodeNumber home;
+    ProcessId creator;
+    std::string class_name;
+    uint64_t wish = 0;
+    uint64_t placement = 0;
+  };
+  struct FarWorker {
+    ObjectId actor;
+    NodeNumber home;
+  };
+  std::map<ObjectId, FarWanted> far_wanted_;         // the local scheduler looks for a worker
+  std::map<ProcessId, FarWorker> far_workers_;       // ours
+  std::map<ObjectId, std::set<ProcessId>> watched_;  // by ours
+  struct Redial {
+    int64_t at_ns = INT64_MAX;  // INT64_MAX: it is under way
+    int64_t until_ns = 0;
+  };
+  std::map<std::pair<ProcessId, ProcessId>, Redial> redials_;  // channels that are awaited
+  // Actors that have us for their home, and wait at the head.
+  std::map<ObjectId, uint64_t> actor_wishes_;
+  std::map<uint64_t, ObjectId> actors_of_wishes_;
+  uint64_t told_decisions_ = 0;  // of the local scheduler
+  struct Naming {
+    CreateActor message;
+    std::vector<Message> later;  // from its creator
+  };
+  std::map<ObjectId, Naming> naming_;  // the head was asked for the name
+  // On the head: names, and detached actors that are not dead.
+  struct Kept {
+    ProcessId creator;
+    ProcessId driver;      // of the creator
+    ProcessId job;         // the lasting one
+    uint64_t request = 0;  // of the creator, until it is answered
+    std::string recipe;    // empty: its arguments are not there yet
+  };
+  ActorNames names_;
+  std::map<ObjectId, Kept> kept_;
+  std::map<ProcessId, ProcessId> lasting_jobs_;  // by driver
+  uint64_t next_detached_ = 1;
+  uint64_t next_lasting_job_ = 1;
+  std::set<SegmentId> orphan_segments_;  // of lasting jobs that have ended: others may read what was written there
   uint64_t placements_seen_ = 0;
   NodeLoad told_load_;
   bool load_told_ = false;
   std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<ObjectExchange> exchange_;
 
   std::unique_ptr<Observers> observers_;
   struct AskedNodes {

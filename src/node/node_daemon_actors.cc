@@ -12,10 +12,18 @@ void NodeDaemon::Handle(Process& process, CreateActor& message) {
   if (!IsValidShape(message.to_place) || !IsValidShape(message.to_hold)) {
     return Refuse(process, "asked for an actor with resources that cannot be");
   }
+  if (cluster_ && message.detached != 0) return AskHead(process, message);
+  if (cluster_ && !message.name.empty()) return AskForName(process, message);
   directory_.Handle(ActorCreated{process.id, std::move(message)}, directory_actions_);
 }
 
+void NodeDaemon::Handle(Process& process, EntrustActor& message) {
+  if (!cluster_) return Refuse(process, "entrusted an actor, which only processes of a cluster do");
+  AskHead(process, message);
+}
+
 void NodeDaemon::Handle(Process& process, PlaceActor& message) {
+  if (WaitsForName(process, message.actor, message)) return;
   directory_.Handle(ActorArgumentsCame{process.id, message.actor}, directory_actions_);
 }
 
@@ -25,37 +33,43 @@ void NodeDaemon::Handle(Process& process, KeepActor& message) {
 }
 
 void NodeDaemon::Handle(Process& process, LookupActor& message) {
+  if (cluster_) return AskHead(process, message);
   directory_.Handle(ActorLookedUp{process.id, std::move(message)}, directory_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, ListActors& message) {
+  if (cluster_) return AskHead(process, message);
   directory_.Handle(ActorsListed{process.id, std::move(message)}, directory_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, WatchActor& message) {
-  // An actor is known on the node of its creator.
-  if (IsElsewhere(message.actor.owner)) return AskElsewhere(process, message.actor, message);
+  if (WaitsForName(process, message.actor, message)) return;
+  if (!IsHome(message.actor)) return AskElsewhere(process, message.actor, message);
   bool owner_lives = Find(message.actor.owner) != nullptr;
   directory_.Handle(ActorWatched{process.id, message.actor, owner_lives}, directory_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, ReleaseActor& message) {
+  if (WaitsForName(process, message.actor, message)) return;
   directory_.Handle(ActorReleased{process.id, message.actor}, directory_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, KillActor& message) {
-  if (IsElsewhere(message.actor.owner)) return AskElsewhere(process, message.actor, message);
+  if (WaitsForName(process, message.actor, message)) return;
+  if (!IsHome(message.actor)) return AskElsewhere(process, message.actor, message);
   bool owner_lives = Find(message.actor.owner) != nullptr;
   directory_.Handle(ActorKilled{process.id, message.actor, message.no_restart != 0, owner_lives}, directory_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, ActorConstructed& message) {
+  if (TellHome(process, message.actor, message)) return;
   directory_.Handle(
       ActorConstructedReported{process.id, message.actor, message.ok != 0, std::move(message.error), NowNs()},
       directory_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, ActorExiting& message) {
+  if (TellHome(process, message.actor, message)) return;
   directory_.Handle(ActorExitingReported{process.id, message.actor}, directory_actions_);
 }
 
@@ -66,11 +80,13 @@ void NodeDaemon::Perform(const GrantActor& action) {
   WEFT_CHECK(worker != nullptr, "the scheduler knows the living only");
   PoolOf(action.worker).WorkerWasTaken(action.worker);
   worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
+  if (OfferActor(action, *worker)) return;
   directory_.Handle(ActorPlaced{action.actor, action.worker, action.gpus}, directory_actions_);
   worker->actor_class = directory_.ClassOf(action.worker);
 }
 
 void NodeDaemon::Perform(const RefuseActor& action) {
+  if (RefuseFarActor(action)) return;
   directory_.Handle(ActorRefused{action.actor, action.why}, directory_actions_);
 }
 
@@ -81,9 +97,11 @@ void NodeDaemon::Perform(const WantActor& action) {
     directory_.Handle(ActorRefused{action.actor, "the actor cannot be made: " + why}, directory_actions_);
     return;
   }
+  ProcessId creator = action.by;
+  if (auto kept = kept_.find(action.actor); kept != kept_.end()) creator = kept->second.job;
   RereadBlockedFlags();
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
-  scheduler_->Handle(ActorWanted{action.actor, action.by, action.to_place, action.to_hold, action.depth},
+  scheduler_->Handle(ActorWanted{action.actor, creator, action.to_place, action.to_hold, action.depth},
                      scheduler_actions_);
 }
 
@@ -97,52 +115,45 @@ void NodeDaemon::Perform(const SettleActor& action) {
 }
 
 void NodeDaemon::Perform(const TellWatcher& action) {
+  if (action.process == kCluster) return TellKeeper(action.change);
   if (IsElsewhere(action.process)) return TellElsewhere(action);
   auto* watcher = Find(action.process);
   if (watcher == nullptr || watcher->stage != Process::Stage::kReady) return;  // its burial tells the directory
-  if (action.open_channel) {
-    auto* worker = Find(action.change.worker);
-    // If it has just died, its actor's next change is on its way.
-    if (worker == nullptr) return;
-    if (!OpenChannel(*watcher, *worker)) {
-      const char* why = "no descriptors or channel slots are left on this node for a channel to the actor";
-      if (watcher->id == action.change.actor.owner || action.change.construct != 0) return Kill(*worker, why);
-      ActorChanged unreachable{action.change.actor, static_cast<uint8_t>(ActorState::kDead), action.change.incarnation};
-      unreachable.why = why;
-      return Send(*watcher, unreachable);
-    }
-  }
-  Send(*watcher, action.change);
+  DeliverChange(*watcher, action.change);
 }
 
-void NodeDaemon::Perform(const AnswerCreator& action) {
-  if (auto* process = Find(action.process)) Send(*process, action.answer);
-}
+void NodeDaemon::Perform(const AnswerCreator& action) { Answer(action.process, action.answer); }
 
-void NodeDaemon::Perform(const AnswerList& action) {
-  if (auto* process = Find(action.process)) Send(*process, action.answer);
-}
+void NodeDaemon::Perform(const AnswerList& action) { Answer(action.process, action.answer); }
 
 void NodeDaemon::Perform(const KillActorWorker& action) {
+  if (IsElsewhere(action.worker)) {
+    return cluster_->Send(NodeOf(action.worker), EndActorWorker{action.worker, 0, action.why});
+  }
   if (auto* process = Find(action.worker)) Kill(*process, action.why);
 }
 
 void NodeDaemon::Perform(const LetWorkerLeave& action) {
+  if (IsElsewhere(action.worker)) {
+    return cluster_->Send(NodeOf(action.worker), EndActorWorker{action.worker, 1, ""});
+  }
   RereadBlockedFlags();
   scheduler_->Handle(WorkerLetGo{action.worker}, scheduler_actions_);
   if (auto* process = Find(action.worker)) Send(*process, Exit{});
 }
 
 void NodeDaemon::Perform(const RefuseSender& action) {
+  if (IsElsewhere(action.process)) {
+    return cluster_->Send(NodeOf(action.process), EndActorWorker{action.process, 0, "it " + action.why});
+  }
   if (auto* process = Find(action.process)) Refuse(*process, action.why);
 }
 
 // Watchers hear that an actor's worker ended before they hear that the process did; what else follows from it waits
 // until the scheduler knows too.
-void NodeDaemon::TellOfActorsThatEndWith(const Process& process, const std::string& how) {
-  int32_t pid = process.pid != 0 ? process.pid : process.claimed_pid;
+void NodeDaemon::TellOfActorsThatEndWith(ProcessId process, int32_t pid, const std::string& how) {
   std::vector<DirectoryAction> actions;
-  directory_.Handle(ProcessEnded{process.id, pid, how, NowNs()}, actions);
+  directory_.Handle(ProcessEnded{process, pid, how, NowNs()}, actions);
   for (auto& action : actions) {
     if (auto* tell = std::get_if<TellWatcher>(&action)) {
       Perform(*tell);
@@ -150,6 +161,7 @@ void NodeDaemon::TellOfActorsThatEndWith(const Process& process, const std::stri
       directory_actions_.push_back(std::move(action));
     }
   }
+  EndUnentrusted(process);
 }
 
 }  // namespace weft::core

@@ -49,6 +49,8 @@ void NodeDaemon::Open() {
   const uint64_t self = cluster_->self().value;
   next_number_ = (self << 32) + 1;
   SetUp(options_.resources, options_.object_store_bytes);
+  exchange_ = std::make_unique<ObjectExchange>(*cluster_, *budget_, budget_actions_, segments_,
+                                               static_cast<ObjectExchange::Host&>(*this));
   auto fail = [&](const Error& error) {
     if (auto started = std::exchange(started_, nullptr)) started(error);
     EndSession(1);
@@ -101,7 +103,11 @@ void NodeDaemon::NodeMessageCame(NodeNumber from, NodeMessage& message) {
   if (!scheduler_ || ended_) return;
   std::visit(
       [&](auto& m) {
-        if constexpr (requires { HandleNode(from, m); }) HandleNode(from, m);
+        if constexpr (requires { HandleNode(from, m); }) {
+          HandleNode(from, m);
+        } else if constexpr (requires { exchange_->Handle(from, m); }) {
+          exchange_->Handle(from, m);
+        }
       },
       message);
   Settle();
@@ -112,13 +118,30 @@ void NodeDaemon::HandleNode(NodeNumber, JobDescribed& message) {
   auto decoded = Decode(message.session);
   auto* session = std::get_if<OpenSession>(&decoded);
   if (session == nullptr || session->worker_command.empty()) return;
-  OpenJob(message.driver, std::move(*session));
+  Job& job = OpenJob(message.driver, std::move(*session));
+  if (message.output_to) job.output_to = message.output_to;
+}
+
+Job* NodeDaemon::EnsureJob(ProcessId driver) {
+  if (Job* job = FindJob(driver)) return job;
+  const JobDescribed* described = cluster_->is_head() ? cluster_->FindJob(driver) : nullptr;
+  if (described == nullptr) return nullptr;
+  JobDescribed copy = *described;
+  HandleNode(cluster_->self(), copy);
+  return FindJob(driver);
+}
+
+void NodeDaemon::TellHeadOfJob(ProcessId driver) {
+  const Job* job = FindJob(driver);
+  if (job == nullptr || !told_jobs_.insert(driver).second) return;
+  cluster_->SendToHead(JobDescribed{driver, Encode(job->session), job->output_to});
 }
 
 void NodeDaemon::HandleNode(NodeNumber, WorkAssigned& message) {
   placements_seen_ = std::max(placements_seen_, message.placement);
   load_told_ = false;
-  if (FindJob(message.job) == nullptr || !IsValidShape(message.shape)) return;
+  if (message.actor) return PlaceFarActor(message);
+  if (EnsureJob(message.job) == nullptr || !IsValidShape(message.shape)) return;
   if (Find(message.process) == nullptr && remote_clients_.emplace(message.process, message.job).second) {
     scheduler_->Handle(ProcessJoined{message.process, false, {message.job}}, scheduler_actions_);
   }
@@ -144,6 +167,7 @@ void NodeDaemon::HandleNode(NodeNumber, WishServed& message) {
 }
 
 void NodeDaemon::HandleNode(NodeNumber, WishRefused& message) {
+  if (ActorWishRefused(message)) return;
   auto found = wish_keys_.find(message.wish);
   if (found == wish_keys_.end()) return;
   const auto key = found->second;
@@ -182,13 +206,12 @@ void NodeDaemon::HandleNode(NodeNumber from, ForProcess& message) {
   }
   if (auto* change = std::get_if<ActorChanged>(&decoded)) {
     if (process == nullptr || process->stage != Process::Stage::kReady) return;
-    auto waiting = awaiting_channel_.find({message.process, change->worker});
-    if (waiting != awaiting_channel_.end()) return waiting->second.push_back(std::move(decoded));
-    return Send(*process, decoded);
+    return DeliverChange(*process, *change);
   }
   const bool known = std::holds_alternative<LeaseRecalled>(decoded) || std::holds_alternative<LeaseRefused>(decoded) ||
                      std::holds_alternative<ProcessDied>(decoded) || std::holds_alternative<WorkerOutput>(decoded) ||
-                     std::holds_alternative<ObjectsFreed>(decoded);
+                     std::holds_alternative<ObjectsFreed>(decoded) || std::holds_alternative<ActorAnswer>(decoded) ||
+                     std::holds_alternative<ActorList>(decoded);
   if (known && process != nullptr && process->stage == Process::Stage::kReady) Send(*process, decoded);
 }
 
@@ -211,6 +234,22 @@ void NodeDaemon::HandleNode(NodeNumber from, FromProcess& message) {
     const bool owner_lives = Find(kill->actor.owner) != nullptr;
     directory_.Handle(ActorKilled{message.process, kill->actor, kill->no_restart != 0, owner_lives},
                       directory_actions_);
+  } else if (auto* constructed = std::get_if<ActorConstructed>(&decoded)) {
+    directory_.Handle(ActorConstructedReported{message.process, constructed->actor, constructed->ok != 0,
+                                               std::move(constructed->error), NowNs()},
+                      directory_actions_);
+  } else if (auto* exiting = std::get_if<ActorExiting>(&decoded)) {
+    directory_.Handle(ActorExitingReported{message.process, exiting->actor}, directory_actions_);
+  } else if (!cluster_->is_head()) {
+    return;
+  } else if (auto* lookup = std::get_if<LookupActor>(&decoded)) {
+    LookUp(message.process, *lookup);
+  } else if (auto* list = std::get_if<ListActors>(&decoded)) {
+    ListNames(message.process, *list);
+  } else if (auto* create = std::get_if<CreateActor>(&decoded)) {
+    if (create->detached != 0) CreateDetached(message.process, message.job, *create);
+  } else if (auto* entrust = std::get_if<EntrustActor>(&decoded)) {
+    Entrusted(message.process, *entrust);
   }
 }
 
@@ -232,6 +271,11 @@ void NodeDaemon::HandleNode(NodeNumber from, ProcessVanished& message) {
 void NodeDaemon::RemoteProcessDied(ProcessId id, int32_t pid, const std::string& how) {
   deaths_[id] = how;
   remote_peers_.erase(id);
+  std::erase_if(awaiting_channel_, [&](const auto& entry) { return entry.first.second == id; });
+  std::erase_if(redials_, [&](const auto& entry) { return entry.first.second == id; });
+  std::erase_if(far_wanted_, [&](const auto& wanted) { return wanted.second.creator == id; });
+  // An actor there is dead or restarts, and its watchers hear it before the death of its worker.
+  TellOfActorsThatEndWith(id, pid, how);
   for (auto& [other_id, other] : processes_) {
     for (bool submits : {false, true}) {
       auto peer = other->peers.find({id, submits});
@@ -243,9 +287,7 @@ void NodeDaemon::RemoteProcessDied(ProcessId id, int32_t pid, const std::string&
     Send(*other, ProcessDied{id, pid, how});
     if (other->doorbell) other->doorbell->WakeAll();
   }
-  // What was granted there is void; an actor there is dead, and its watchers hear it before the death of its worker.
-  std::erase_if(awaiting_channel_, [&](const auto& entry) { return entry.first.second == id; });
-  directory_.Handle(ProcessEnded{id, pid, how, NowNs()}, directory_actions_);
+  // What was granted there is void.
   if (remote_clients_.erase(id) > 0) scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
   // A driver: all that was started for it ends.
   if (Job* job = FindJob(id); job != nullptr && !job->ending) EndProcessesOf(*job);
@@ -255,6 +297,24 @@ void NodeDaemon::RemoteProcessDied(ProcessId id, int32_t pid, const std::string&
 void NodeDaemon::NodeIsGone(NodeNumber node, const std::string& why) {
   if (!scheduler_) return;
   const std::string how = "was lost with its node (" + why + ")";
+  names_.NodeLeft(node);
+  EndFarWorkersOf(node, why);
+  WishAnew();
+  for (auto entry = watched_.begin(); entry != watched_.end();) {
+    if (HomeOf(entry->first) != node) {
+      ++entry;
+      continue;
+    }
+    ActorChanged dead{entry->first, static_cast<uint8_t>(ActorState::kDead)};
+    dead.incarnation = UINT32_MAX;  // whichever was known
+    dead.why = "the node of its creator is gone (" + why + ")";
+    const std::set<ProcessId> watchers = std::move(entry->second);
+    entry = watched_.erase(entry);
+    for (ProcessId watcher : watchers) {
+      auto* process = Find(watcher);
+      if (process != nullptr && process->stage == Process::Stage::kReady) DeliverChange(*process, dead);
+    }
+  }
   std::set<ProcessId> lost;
   for (const auto& [id, job] : remote_clients_) {
     if (NodeOf(id) == node) lost.insert(id);
@@ -266,6 +326,41 @@ void NodeDaemon::NodeIsGone(NodeNumber node, const std::string& why) {
     if (NodeOf(id) == node) lost.insert(id);
   }
   for (ProcessId id : lost) RemoteProcessDied(id, 0, how);
+  exchange_->NodeIsGone(node);
+  Settle();
+}
+
+// ---- objects ------------------------------------------------------------------------------------------------------
+
+void NodeDaemon::Handle(Process& process, FetchObject& message) {
+  if (!exchange_) return Refuse(process, "asked for an object of another node, and there is none");
+  exchange_->Fetch(process.id, message);
+}
+
+void NodeDaemon::Handle(Process& process, ReleaseObject& message) {
+  if (exchange_) exchange_->Release(process.id, message);
+}
+
+void NodeDaemon::TellProcess(ProcessId id, const Message& message) {
+  if (auto* process = Find(id); process != nullptr && process->stage == Process::Stage::kReady) Send(*process, message);
+}
+
+void NodeDaemon::FreeNow(const std::vector<Location>& locations) {
+  for (const Location& location : locations) FreeInSegment(location.segment, {location}, nullptr);
+}
+
+uint8_t* NodeDaemon::ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) {
+  return exchange_ && !ended_ ? exchange_->ChunkBegan(from, head, bytes) : nullptr;
+}
+
+void NodeDaemon::ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) {
+  if (!exchange_ || ended_) return;
+  exchange_->ChunkEnded(from, head, bytes);
+  Settle();
+}
+
+void NodeDaemon::LinkBroken(NodeNumber node) {
+  if (exchange_) exchange_->LinkBroken(node);
 }
 
 // ---- channels -----------------------------------------------------------------------------------------------------
@@ -286,27 +381,10 @@ void NodeDaemon::WantChannel(ProcessId submitter, ProcessId worker) {
   cluster_->Send(NodeOf(submitter), ChannelWanted{submitter, worker});
 }
 
-void NodeDaemon::TellElsewhere(const TellWatcher& action) {
-  if (action.open_channel) {
-    if (Find(action.change.worker) == nullptr) return;  // its actor's next change is on its way
-    WantChannel(action.process, action.change.worker);
-  }
-  SendElsewhere(action.process, action.change);
-}
-
-// About an actor that another node knows. If that node is gone, so is the actor.
-void NodeDaemon::AskElsewhere(Process& process, ObjectId actor, const Message& message) {
-  const NodeNumber node = NodeOf(actor.owner);
-  if (cluster_->Knows(node)) return cluster_->Send(node, FromProcess{process.id, process.job, Encode(message)});
-  ActorChanged dead{actor, static_cast<uint8_t>(ActorState::kDead)};
-  dead.why = "its node has left the cluster";
-  Send(process, dead);
-}
-
 void NodeDaemon::HandleNode(NodeNumber from, ChannelWanted& message) {
   if (NodeOf(message.worker) != from || Find(message.submitter) == nullptr) return;
   remote_peers_.insert(message.worker);
-  awaiting_channel_.try_emplace({message.submitter, message.worker});
+  if (!awaiting_channel_.try_emplace({message.submitter, message.worker}).second) return;
   cluster_->DialChannel(message.submitter, message.worker);
 }
 
@@ -321,6 +399,7 @@ void NodeDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool di
   std::optional<uint32_t> slot;
   if (own != nullptr && own->stage == Process::Stage::kReady && socket.ok()) slot = TakeSlot(*own);
   if (!slot) {
+    if (!socket.ok() && dialled && own != nullptr) DialAgainLater(submitter, worker, waiting);
     if (!socket.ok()) {
       std::fprintf(stderr, "weft node: no connection for a channel to process %s: %s\n", ToString(other).c_str(),
                    socket.error().message.c_str());
@@ -329,13 +408,14 @@ void NodeDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool di
       if (auto* granted = std::get_if<LeaseGranted>(&message)) {
         cluster_->Send(NodeOf(worker), FromProcess{submitter, {}, Encode(ReturnLease{granted->lease})});
       } else if (auto* change = std::get_if<ActorChanged>(&message); change != nullptr && own != nullptr) {
-        ActorChanged unreachable{change->actor, static_cast<uint8_t>(ActorState::kDead), change->incarnation};
-        unreachable.why = "there is no connection to its node";
-        Send(*own, unreachable);
+        TellUnreachable(*own, *change,
+                        socket.ok() ? "no channel slots are left in the calling process"
+                                    : "there is no connection to its node: " + socket.error().message);
       }
     }
     return;
   }
+  redials_.erase({submitter, worker});
   own->peers[{other, dialled}] = Peer{*slot, 0};
   Send(*own, StreamOpened{other, *slot, static_cast<uint8_t>(dialled ? 1 : 0)}, {ShareFd(std::move(*socket))});
   for (auto& message : waiting) {
@@ -397,12 +477,10 @@ void NodeDaemon::TellHead() {
     entry = sent_wishes_.erase(entry);
   }
   for (WishSent& wish : to_send) {
-    if (wish.count > 0 && told_jobs_.insert(wish.job).second) {
-      // How its workers are started there, before anything is placed.
-      cluster_->SendToHead(JobDescribed{wish.job, Encode(FindJob(wish.job)->session)});
-    }
+    if (wish.count > 0) TellHeadOfJob(wish.job);  // how its workers are started there, before anything is placed
     cluster_->SendToHead(wish);
   }
+  TellHeadOfActors();
 }
 
 }  // namespace weft::core

@@ -292,7 +292,9 @@ void NodeDaemon::Bury(ProcessId id) {
   if (cluster_) cluster_->SendToAll(ProcessVanished{id, process->pid, how});
   std::erase_if(wanted_channels_, [id](const auto& pair) { return pair.second == id; });
   std::erase_if(awaiting_channel_, [id](const auto& entry) { return entry.first.first == id; });
-  TellOfActorsThatEndWith(*process, how);
+  std::erase_if(redials_, [id](const auto& entry) { return entry.first.first == id; });
+  far_workers_.erase(id);
+  TellOfActorsThatEndWith(id, process->pid != 0 ? process->pid : process->claimed_pid, how);
   // Everybody hears of it: an owner may count the dead as a borrower by the word of a third process alone.
   for (auto& [other_id, other] : processes_) {
     if (other_id == id || other->stage != Process::Stage::kReady) continue;
@@ -309,6 +311,10 @@ void NodeDaemon::Bury(ProcessId id) {
   if (deaths_.size() > kMaxRememberedDeaths) deaths_.erase(deaths_.begin());
 
   uint64_t surviving = segments_.WriterDied(SegmentId{id.value}).surviving_bytes;
+  if (exchange_) {
+    exchange_->ProcessEnded(id);
+    exchange_->SegmentChanged(SegmentId{id.value});
+  }
   const bool was_worker = !process->is_driver, guest = process->guest;
   processes_.erase(id);
   int64_t now = NowNs();

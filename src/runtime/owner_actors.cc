@@ -221,12 +221,16 @@ void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& o
   if (it == actors_.end()) return;
   Actor* actor = it->second.get();
   if (actor->state == ActorState::kDead || change.incarnation < actor->incarnation) return;
+  // The worker before, if its death was heard first: now its calls can be judged.
+  const int32_t before = actor->worker >= 0 && workers_[actor->worker].dead ? actor->worker : -1;
+  const bool new_worker = has_worker && before >= 0 && workers_[before].process != change.worker;
   actor->why = change.why;
   actor->incarnation = change.incarnation;
   if (state == ActorState::kDead) {
     actor->error = change.error;
     actor->refused = change.refused != 0;
     BuryActor(actor, out);
+    if (before >= 0) RevokePushed(workers_[before], out);
     return Settle(out);
   }
   actor->state = state;
@@ -245,6 +249,7 @@ void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& o
   } else {
     actor->worker = -1;
   }
+  if (before >= 0 && (!has_worker || new_worker)) RevokePushed(workers_[before], out);
   MarkDirty(actor);
   Settle(out);
 }

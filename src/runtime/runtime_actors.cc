@@ -1,7 +1,11 @@
 // Runtime: actors and cancelling, as the front ends ask for them.
+#include <algorithm>
+
 #include "base/bytes.h"
 #include "base/clock.h"
 #include "runtime/runtime.h"
+#include "wire/actor_recipe.h"
+#include "wire/node_messages.h"
 
 namespace weft::core {
 namespace {
@@ -10,6 +14,8 @@ thread_local uint64_t t_execution = 0;
 
 // What fits into one message beside everything else (kMaxMessageBytes).
 constexpr size_t kMaxEntrusted = 3 << 20;
+// What the home of a detached actor keeps of it must fit into frames of a ring.
+constexpr size_t kMaxKept = 240'000;
 // How often somebody who waits for the daemon looks whether a signal wants handling.
 constexpr int64_t kAskAgainNs = 100'000'000;
 
@@ -19,6 +25,7 @@ void Runtime::SetCurrentExecution(uint64_t number) { t_execution = number; }
 uint64_t Runtime::CurrentExecution() { return t_execution; }
 
 Result<Runtime::FoundActor> Runtime::CreateActor(const ActorRequest& request, const GiveUp& give_up) {
+  if (request.detached && NodeOf(self()).value != 0) return CreateDetached(request, give_up);
   std::unique_lock lock(mutex_);
   if (stopped()) return Error{ErrorKind::kGone, "the session has ended"};
   Object* handle = owner_->NewOwned();
@@ -67,6 +74,172 @@ Result<Runtime::FoundActor> Runtime::CreateActor(const ActorRequest& request, co
   if (request.detached && request.max_restarts != 0 && self() != welcome_.driver) EntrustActor(handle);
   NotifyPeers(lock);
   return FoundActor{handle, {}};
+}
+
+// ---- detached actors in a cluster ---------------------------------------------------------------------------------
+
+// The cluster owns it, and the head gives it its name and its number. What its constructor needs follows as soon as its
+// arguments are there; from then on this process is a caller like any other.
+Result<Runtime::FoundActor> Runtime::CreateDetached(const ActorRequest& request, const GiveUp& give_up) {
+  std::string why = WhyNotKept(request.contained);
+  for (const Object* object : request.dependencies) {
+    if (why.empty() && object->resolved() && object->contained) why = WhyNotKept(*object->contained);
+  }
+  if (!why.empty()) return Error{ErrorKind::kInvalid, why};
+  std::unique_lock lock(mutex_);
+  if (stopped()) return Error{ErrorKind::kGone, "the session has ended"};
+  const uint64_t question = next_question_++;
+  Send(core::CreateActor{.request = question,
+                         .actor = {},
+                         .to_place = request.to_place,
+                         .to_hold = request.to_hold,
+                         .max_restarts = request.max_restarts,
+                         .detached = 1,
+                         .get_if_exists = request.get_if_exists,
+                         .deferred = 1,
+                         .depth = owner_->depth(),
+                         .name = request.name,
+                         .name_space = request.name_space,
+                         .class_name = request.class_name,
+                         .metadata = request.metadata});
+  Result<ActorAnswer> answer = AwaitAnswer(lock, actor_answers_, question, give_up);
+  if (!answer) {
+    if (answer.error().kind == ErrorKind::kTimeout) given_up_[question] = nullptr;  // it is never entrusted
+    return answer.error();
+  }
+  if (!answer->error.empty()) return Error{ErrorKind::kInvalid, answer->error};
+  const ObjectId id = answer->actor;
+  if (!answer->metadata.empty()) {
+    lock.unlock();
+    return FoundActor{FindReference(id), std::move(answer->metadata)};
+  }
+  Object* handle = FindLocked(id);
+  const bool ready = std::all_of(request.dependencies.begin(), request.dependencies.end(),
+                                 [](const Object* object) { return object->resolved(); });
+  if (ready) {
+    lock.unlock();
+    Entrust(id, *request.constructor, request.arguments, request.dependencies);
+    Flush();
+    return FoundActor{handle, {}};
+  }
+  // A stand-in waits for the arguments, as an ordinary actor that is created here would.
+  Object* stand_in = owner_->NewOwned();
+  owner_->Resolve(stand_in, ValueKind::kInline, {}, {}, {}, actions_);
+  Submission constructor{.what = request.constructor, .arguments = request.arguments};
+  constructor.dependencies.assign(request.dependencies.begin(), request.dependencies.end());
+  constructor.contained.assign(request.contained.begin(), request.contained.end());
+  stand_ins_[stand_in->id] = id;
+  owner_->CreateActor(stand_in, constructor, {.class_name = request.class_name}, CoarseNowNs(), actions_);
+  Perform();
+  NotifyPeers(lock);
+  return FoundActor{handle, {}};
+}
+
+// Why these references cannot be part of what is kept; empty if they can.
+std::string Runtime::WhyNotKept(std::span<Object* const> contained) {
+  for (const Object* object : contained) {
+    if (object->id.owner == kCluster) continue;  // the handle of another detached actor
+    return "an argument of a detached actor's constructor contains an object reference or the handle of an actor that "
+           "is not detached; those end with their owner, and the actor outlives it. Pass the value itself, pass the "
+           "reference as an argument of its own, or hand it over in a call";
+  }
+  return "";
+}
+
+// Without the lock. All dependencies are resolved.
+void Runtime::Entrust(ObjectId actor, const TaskTemplate& what, std::string_view arguments,
+                      std::span<Object* const> dependencies) {
+  core::EntrustActor message{.actor = actor, .recipe = "", .why = "", .error = ""};
+  ActorRecipe recipe{.key = what.function->key,
+                     .function_name = what.function->name,
+                     .body = what.function->body,
+                     .name = what.name,
+                     .actor_options = what.actor_options,
+                     .shape = {},
+                     .depth = owner_->depth(),
+                     .arguments = std::string(arguments),
+                     .dependencies = {}};
+  size_t bytes = arguments.size();
+  auto read = [&](const Location& location) -> std::string {
+    if (location.size > kMaxKept) {
+      message.why =
+          "has more than 240 kB in its class or its arguments, which is too much for a detached actor; hand "
+          "large values over in a call";
+      return "";
+    }
+    Result<const uint8_t*> data = MapStored(location);
+    while (!data && data.error().kind == ErrorKind::kTimeout) data = MapStored(location);
+    if (data) return {reinterpret_cast<const char*>(*data), location.size};
+    message.why = "cannot be constructed: a value among its arguments cannot be read (" + data.error().message + ")";
+    return "";
+  };
+  if (what.function->stored_body.size > 0) recipe.body = read(what.function->stored_body);
+  for (const Object* object : dependencies) {
+    const ValueKind kind = object->value.kind();
+    if (kind == ValueKind::kTaskError || kind == ValueKind::kSystemError) {
+      message.why = "cannot be constructed: an argument of its constructor ended in an error";
+      if (kind == ValueKind::kTaskError) message.error = object->value.bytes();
+      break;
+    }
+    if (object->contained) {
+      if (std::string why = WhyNotKept(*object->contained); !why.empty()) message.why = "cannot be constructed: " + why;
+    }
+    recipe.dependencies.emplace_back(kind == ValueKind::kStored ? read(object->value.location())
+                                                                : std::string(object->value.bytes()));
+    bytes += recipe.dependencies.back().size();
+  }
+  if (message.why.empty() && std::max(bytes, recipe.body.size()) > kMaxKept) {
+    message.why =
+        "has more than 240 kB in its class or its arguments, which is too much for a detached actor; hand "
+        "large values over in a call";
+  }
+  std::lock_guard lock(mutex_);
+  recipe.shape = owner_->shape(what.shape);
+  if (message.why.empty()) message.recipe = EncodeRecipe(recipe);
+  Send(std::move(message));
+}
+
+// The arguments of a detached actor are there, or have failed. Called by Perform; as reading them may take a wait, the
+// background thread goes on with it.
+bool Runtime::StandInIsReady(ObjectId id) {
+  auto found = stand_ins_.find(id);
+  if (found == stand_ins_.end()) return false;
+  Object* stand_in = owner_->Find(id);
+  const Actor& actor = *owner_->ActorOf(stand_in);
+  Entrusting entrusting{found->second, actor.creation, "", {}, actor.why, actor.error};
+  stand_ins_.erase(found);
+  if (actor.state != ActorState::kDead && actor.queue.first) {
+    const Task& task = *actor.queue.first;
+    entrusting.arguments = task.arguments.view();
+    for (uint32_t i = 0; i < task.num_dependencies; ++i) {
+      entrusting.dependencies.push_back(task.dependencies[i]);
+      AddReference(task.dependencies[i]);
+    }
+  }
+  entrusting_.push_back(std::move(entrusting));
+  owner_->AbandonActor(stand_in, actions_);
+  doorbell_->WakeBackground();
+  return true;
+}
+
+void Runtime::EntrustReady() {
+  std::vector<Entrusting> ready;
+  {
+    std::lock_guard lock(mutex_);
+    ready.swap(entrusting_);
+  }
+  for (Entrusting& each : ready) {
+    if (each.why.empty()) {
+      Entrust(each.actor, *each.what, each.arguments, each.dependencies);
+    } else {
+      std::lock_guard lock(mutex_);
+      Send(core::EntrustActor{.actor = each.actor,
+                              .recipe = "",
+                              .why = "cannot be constructed: " + each.why,
+                              .error = std::move(each.error)});
+    }
+    for (Object* object : each.dependencies) DropReference(object);
+  }
 }
 
 void Runtime::EntrustActor(Object* handle) {

@@ -121,12 +121,17 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     if (background_idle_) doorbell_->WakeBackground();
   } else if (auto* m = std::get_if<ActorChanged>(&message)) {
     auto state = static_cast<ActorState>(m->state);
-    owner_->ActorReported(*m, CoarseNowNs(), actions_);
-    if (state == ActorState::kStarting || state == ActorState::kAlive) {
-      auto it = workers_.find(m->worker);
-      if (it == workers_.end()) return Fail("the node daemon named an actor's worker without a channel");
-      NumberPeer(it->second.get());
+    const bool has_worker = state == ActorState::kStarting || state == ActorState::kAlive;
+    auto it = has_worker ? workers_.find(m->worker) : workers_.end();
+    if (has_worker && it == workers_.end()) {
+      // Nothing can be sent to it, so it is as good as dead to us; if we are to construct it, to all.
+      if (m->construct != 0) Send(core::KillActor{.actor = m->actor, .no_restart = 1});
+      m->state = static_cast<uint8_t>(ActorState::kDead);
+      m->why = "it cannot be reached: this process has no channel to its worker, process " + ToString(m->worker);
+      m->worker = ProcessId{};
     }
+    owner_->ActorReported(*m, CoarseNowNs(), actions_);
+    if (it != workers_.end()) NumberPeer(it->second.get());
   } else if (auto* m = std::get_if<ActorAnswer>(&message)) {
     if (!TakeUnwantedAnswer(m->request, m)) actor_answers_[m->request] = std::move(*m);
   } else if (auto* m = std::get_if<ActorList>(&message)) {
@@ -154,6 +159,10 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     } else {
       state = 3;
     }
+  } else if (auto* m = std::get_if<ObjectFetched>(&message)) {
+    CopyArrived(m->request, m->location);
+  } else if (auto* m = std::get_if<ObjectUnfetchable>(&message)) {
+    CopyFailed(m->request, m->error);
   } else if (auto* m = std::get_if<MemoryReserved>(&message)) {
     auto asked = reserving_.find(m->request);
     if (asked == reserving_.end()) return Fail("the node daemon answered what was not asked");

@@ -196,7 +196,7 @@ void LocalScheduler::Handle(const ActorWanted& event, std::vector<SchedulerActio
   ClaimKey key{event.creator, LargerOf(event.to_place, event.to_hold), true, event.to_hold};
   std::string why = WhyNever(key.shape, "actor");
   if (why.empty()) why = WhyNever(key.to_hold, "actor");
-  if (!why.empty()) {
+  if (!why.empty() && !in_cluster_) {
     out.emplace_back(RefuseActor{event.actor, std::move(why)});
     return;
   }
@@ -253,6 +253,27 @@ void LocalScheduler::Handle(const ActorUnwanted& event, std::vector<SchedulerAct
   if (claim.wish == 0) claim.passed_over = 0;
   DropIfEmpty(key);
   Decide(out);
+}
+
+std::vector<LocalScheduler::UnmetActor> LocalScheduler::UnmetActors() const {
+  std::vector<UnmetActor> unmet;
+  for (const auto& [key, rest] : unmet_actors_) {
+    const Claim& claim = claims_.at(key);
+    for (size_t i = claim.actors.size() - std::min<size_t>(claim.actors.size(), rest); i < claim.actors.size(); ++i) {
+      unmet.push_back({claim.actors[i], key.process, key.shape, key.to_hold, claim.depth});
+    }
+  }
+  return unmet;
+}
+
+bool LocalScheduler::IsUnmet(ObjectId actor) const {
+  auto wanted = wanted_actors_.find(actor);
+  if (wanted == wanted_actors_.end()) return false;
+  auto unmet = unmet_actors_.find(wanted->second);
+  if (unmet == unmet_actors_.end()) return false;
+  const auto& actors = claims_.at(wanted->second).actors;
+  auto place = static_cast<size_t>(std::find(actors.begin(), actors.end(), actor) - actors.begin());
+  return place + unmet->second >= actors.size();
 }
 
 bool LocalScheduler::IsIdle(ProcessId worker) const {
@@ -469,11 +490,15 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
   // A worker that blocks makes room for another, if it is workers that take the room and not starts.
   bool demand = lacks_room && wanted == 0;
   unmet_.clear();
+  unmet_actors_.clear();
+  ++decisions_;
   for (auto* entry : waiting) {
     uint32_t rest = entry->second.wish - on_paper[&entry->first];
     if (rest == 0 || left.Fits(entry->first.shape)) continue;
     const bool never = in_cluster_ && !WhyNever(entry->first.shape, "").empty();
-    if (in_cluster_ && !entry->first.of_actors) {
+    if (in_cluster_ && entry->first.of_actors) {
+      unmet_actors_[entry->first] = rest;
+    } else if (in_cluster_) {
       unmet_.push_back({entry->first.process, entry->first.shape, rest, entry->second.depth});
     }
     if (never) continue;  // nobody here could give it

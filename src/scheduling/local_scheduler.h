@@ -209,6 +209,19 @@ class LocalScheduler {
   };
   // Wishes for leases that lack resources here, not workers.
   const std::vector<UnmetWish>& Unmet() const { return unmet_; }
+  struct UnmetActor {
+    ObjectId actor;
+    ProcessId creator;
+    ResourceAmounts shape;
+    ResourceAmounts to_hold;
+    uint32_t depth = 0;
+  };
+  // Wanted actors that lack resources here, not workers; none outside a cluster. Changes with `decisions` only.
+  std::vector<UnmetActor> UnmetActors() const;
+  bool IsUnmet(ObjectId actor) const;
+  uint64_t decisions() const { return decisions_; }
+  // True if one of our workers is the actor's, though it may have ended already.
+  bool HasWorkerOf(ObjectId actor) const { return actors_.contains(actor); }
   size_t lease_count() const { return leases_.size(); }
   // Who holds what of the resources in a shape; without the pids (scheduler_explain.cc).
   ShapeFact Explain(const ResourceAmounts& shape) const;
@@ -289,6 +302,8 @@ class LocalScheduler {
   FreeResources free_;
   FreeResources left_;
   std::vector<UnmetWish> unmet_;
+  std::map<ClaimKey, uint32_t> unmet_actors_;  // of each claim, the last so many
+  uint64_t decisions_ = 0;
   std::map<ProcessId, ProcessId> processes_;  // and the job that each belongs to
   std::map<ProcessId, Worker> workers_;
   std::set<ProcessId> idle_;     // workers without a lease that are not retired

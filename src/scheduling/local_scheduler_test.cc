@@ -385,6 +385,43 @@ TEST(LocalScheduler, AnActorMayHoldMoreThanItIsPlacedWith) {
   EXPECT_EQ(t.scheduler.free().Of("x"), 0);
 }
 
+TEST(LocalScheduler, InAClusterActorsThatLackResourcesAreToldApart) {
+  Transcript t({{"CPU", kResourceUnit}});
+  LocalScheduler::Config config{{{"CPU", kResourceUnit}}};
+  config.in_cluster = true;
+  t.scheduler = LocalScheduler(config);
+  auto unmet = [&] {
+    std::string text;
+    for (const auto& actor : t.scheduler.UnmetActors()) {
+      EXPECT_TRUE(t.scheduler.IsUnmet(actor.actor));
+      text += std::to_string(actor.actor.index) + " ";
+    }
+    return text;
+  };
+  t.Driver(1);
+  EXPECT_EQ(t.Actor(1, 7, 2), "") << "a node that is large enough may join";
+  EXPECT_EQ(unmet(), "7 ");
+  t.Actor(1, 8, 1, 1);
+  EXPECT_EQ(unmet(), "7 ") << "it lacks a worker only";
+  EXPECT_FALSE(t.scheduler.IsUnmet(t.Id(1, 8)));
+  t.Actor(1, 9, 1, 1);
+  EXPECT_EQ(unmet(), "9 7 ");
+  const uint64_t before = t.scheduler.decisions();
+  EXPECT_EQ(t.Worker(2), "actor 8 on worker 2");
+  EXPECT_GT(t.scheduler.decisions(), before);
+  EXPECT_EQ(unmet(), "9 7 ");
+  EXPECT_TRUE(t.scheduler.HasWorkerOf(t.Id(1, 8)));
+
+  // Another node has it.
+  t(ActorUnwanted{t.Id(1, 9)});
+  EXPECT_EQ(unmet(), "7 ");
+  EXPECT_FALSE(t.scheduler.IsUnmet(t.Id(1, 9)));
+  t.Lose(2);
+  EXPECT_FALSE(t.scheduler.HasWorkerOf(t.Id(1, 8)));
+  t.Lose(1);
+  EXPECT_EQ(unmet(), "");
+}
+
 TEST(LocalScheduler, AnActorThatCanNeverBePlacedIsRefused) {
   Transcript t(Cpus(2));
   t.Driver(1);

@@ -82,6 +82,7 @@ class SimulatedDaemon {
   void Perform(const KillActorWorker& action);
   void Perform(const LetWorkerLeave& action);
   void Perform(const RefuseSender& action);
+  void Perform(const FreeName&) {}  // one node: the directory keeps the names itself
   void TellOfActorsThatEndWith(ProcessId id);
   void OpenChannel(ProcessId submitter, ProcessId worker);
   void Kill(ProcessId id);

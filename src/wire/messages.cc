@@ -124,6 +124,10 @@ void Fields(V& v, KeepActor& m) {
   v(m.actor);
 }
 template <class V>
+void Fields(V& v, EntrustActor& m) {
+  v(m.actor, m.recipe, m.why, m.error);
+}
+template <class V>
 void Fields(V& v, LookupActor& m) {
   v(m.request, m.name, m.name_space);
 }
@@ -203,6 +207,22 @@ void Fields(V& v, AskShape& m) {
 template <class V>
 void Fields(V& v, ShapeAnswer& m) {
   v(m.request, m.fact);
+}
+template <class V>
+void Fields(V& v, FetchObject& m) {
+  v(m.request, m.location);
+}
+template <class V>
+void Fields(V& v, ReleaseObject& m) {
+  v(m.request);
+}
+template <class V>
+void Fields(V& v, ObjectFetched& m) {
+  v(m.request, m.location);
+}
+template <class V>
+void Fields(V& v, ObjectUnfetchable& m) {
+  v(m.request, m.error);
 }
 
 std::string Encode(const Message& message) { return EncodeVariant(message); }

@@ -128,9 +128,24 @@ struct ActorExiting {  // from its worker: it ends itself, on purpose
 struct KeepActor {  // from the driver: it can start this detached actor of a worker again, should that worker be dead
   ObjectId actor;
 };
+// To the home of a detached actor in a cluster: what it takes to construct it, now and again, without its creator.
+struct EntrustActor {
+  ObjectId actor;
+  std::string recipe;  // ActorRecipe (wire/actor_recipe.h)
+  std::string why;     // not empty: it cannot be constructed
+  std::string error;   // then: the exception of an argument, as the front end packed it
+};
 struct AskShape {  // who holds what of the resources in this shape? answered by ShapeAnswer
   uint64_t request = 0;
   ResourceAmounts shape;
+};
+
+struct FetchObject {  // the bytes lie on another node: a copy here, please; answered once, unless it is released before
+  uint64_t request = 0;  // the sender's number; from the answer on it uses the copy
+  Location location;     // there
+};
+struct ReleaseObject {  // no longer wanted, or no longer used
+  uint64_t request = 0;
 };
 
 // ---- from the daemon to a process -------------------------------------------------------------------------------
@@ -241,6 +256,14 @@ struct ShapeAnswer {
   uint64_t request = 0;
   std::string fact;  // ShapeFact (wait_facts.h)
 };
+struct ObjectFetched {
+  uint64_t request = 0;
+  Location location;  // of the copy, in a segment of this node
+};
+struct ObjectUnfetchable {
+  uint64_t request = 0;
+  std::string error;  // a system error: name of the exception class, newline, message
+};
 
 // ---- observers: other programs of the same user that look at a session
 // ------------------------------------------------
@@ -317,7 +340,8 @@ using Message =
                  ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
-                 ShapeAnswer, KeepActor, SessionRefused, StreamOpened, NodeListed>;
+                 ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
+                 ObjectUnfetchable, EntrustActor, NodeListed>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -44,11 +44,11 @@ void Fields(V& v, NodeLoad& m) {
 }
 template <class V>
 void Fields(V& v, WishSent& m) {
-  v(m.wish, m.process, m.job, m.shape, m.count, m.depth, m.placed_heard);
+  v(m.wish, m.process, m.job, m.shape, m.count, m.depth, m.placed_heard, m.actor, m.to_hold, m.class_name);
 }
 template <class V>
 void Fields(V& v, WorkAssigned& m) {
-  v(m.asker, m.wish, m.placement, m.process, m.job, m.shape, m.count, m.depth);
+  v(m.asker, m.wish, m.placement, m.process, m.job, m.shape, m.count, m.depth, m.actor, m.to_hold, m.class_name);
 }
 template <class V>
 void Fields(V& v, WishServed& m) {
@@ -60,7 +60,7 @@ void Fields(V& v, WishRefused& m) {
 }
 template <class V>
 void Fields(V& v, JobDescribed& m) {
-  v(m.driver, m.session);
+  v(m.driver, m.session, m.output_to);
 }
 template <class V>
 void Fields(V& v, ForProcess& m) {
@@ -83,16 +83,76 @@ void Fields(V& v, ChannelWanted& m) {
   v(m.submitter, m.worker);
 }
 template <class V>
-void Fields(V& v, PullObject& m) {
-  v(m.request, m.location);
+void Fields(V& v, SourcesWanted& m) {
+  v(m.location);
 }
 template <class V>
-void Fields(V& v, PullFailed& m) {
-  v(m.request, m.why);
+void Fields(V& v, SourcesTold& m) {
+  v(m.location, m.complete, m.partial, m.start, m.answer);
 }
 template <class V>
 void Fields(V& v, CopiesDropped& m) {
   v(m.locations);
+}
+template <class V>
+void Fields(V& v, CopyChanged& m) {
+  v(m.location, m.held);
+}
+template <class V>
+void Fields(V& v, HoldingsWanted& m) {
+  v(m.location);
+}
+template <class V>
+void Fields(V& v, HoldingsTold& m) {
+  v(m.location, m.ranges, m.complete, m.gone);
+}
+template <class V>
+void Fields(V& v, ChunkWanted& m) {
+  v(m.request, m.location, m.chunk);
+}
+template <class V>
+void Fields(V& v, ChunkUnwanted& m) {
+  v(m.request);
+}
+template <class V>
+void Fields(V& v, ChunkDenied& m) {
+  v(m.request);
+}
+template <class V>
+void Fields(V& v, ActorOffered& m) {
+  v(m.actor, m.worker, m.gpus);
+}
+template <class V>
+void Fields(V& v, ActorNotPlaced& m) {
+  v(m.actor, m.why);
+}
+template <class V>
+void Fields(V& v, EndActorWorker& m) {
+  v(m.worker, m.leave, m.why);
+}
+template <class V>
+void Fields(V& v, ConstructActor& m) {
+  v(m.worker, m.actor, m.incarnation, m.gpus, m.recipe);
+}
+template <class V>
+void Fields(V& v, WorkDeclined& m) {
+  v(m.asker, m.wish, m.placement, m.count);
+}
+template <class V>
+void Fields(V& v, NameAsked& m) {
+  v(m.actor, m.get_if_exists, m.name_space, m.name, m.class_name, m.metadata);
+}
+template <class V>
+void Fields(V& v, NameAnswered& m) {
+  v(m.actor, m.existing, m.metadata, m.error);
+}
+template <class V>
+void Fields(V& v, NameReleased& m) {
+  v(m.actor, m.name_space, m.name);
+}
+template <class V>
+void Fields(V& v, JobEnded& m) {
+  v(m.job);
 }
 
 template <class V>

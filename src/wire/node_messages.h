@@ -15,10 +15,12 @@
 
 namespace weft::core {
 
-inline constexpr uint32_t kNodeProtocolVersion = 1;
+inline constexpr uint32_t kNodeProtocolVersion = 2;
 
-constexpr NodeNumber NodeOf(ProcessId process) { return {static_cast<uint32_t>(process.value >> 32)}; }
-constexpr NodeNumber NodeOf(SegmentId segment) { return {static_cast<uint32_t>(segment.value >> 32)}; }
+// What belongs to no process but to the cluster itself, wherever its head is. It owns the detached actors, and a job
+// that lasts beyond its driver has a number as if it were a process of this node.
+inline constexpr NodeNumber kClusterNode{0x7fffffff};
+inline constexpr ProcessId kCluster{uint64_t{kClusterNode.value} << 32};
 
 // ---- the hello of a link: what the connection is for, said by who dials; the listener's is empty
 enum class LinkPurpose : uint8_t {
@@ -95,6 +97,10 @@ struct WishSent {  // to the head: what this node cannot serve itself (WorkWishe
   uint32_t count = 0;
   uint32_t depth = 0;
   int64_t placed_heard = 0;
+  // Of one actor that wants a worker; the shape is what it needs to start.
+  ObjectId actor;
+  ResourceAmounts to_hold;
+  std::string class_name;
 };
 struct WorkAssigned {  // from the head to the node that is to grant (PlaceWork)
   NodeNumber asker;
@@ -105,6 +111,9 @@ struct WorkAssigned {  // from the head to the node that is to grant (PlaceWork)
   ResourceAmounts shape;
   uint32_t count = 0;
   uint32_t depth = 0;
+  ObjectId actor;  // as in WishSent; its home is the asker
+  ResourceAmounts to_hold;
+  std::string class_name;
 };
 struct WishServed {  // from the head to the asker: so many leases are on their way (negative: no longer)
   uint64_t wish = 0;
@@ -118,6 +127,7 @@ struct WishRefused {  // from the head to the asker
 struct JobDescribed {  // how to start workers for this driver's processes
   ProcessId driver;
   std::string session;  // an encoded OpenSession
+  ProcessId output_to;  // who gets what its workers print; 0: the driver
 };
 
 // ---- between processes
@@ -145,22 +155,94 @@ struct ChannelWanted {  // dial for a channel of these two, of which the first i
   ProcessId worker;
 };
 
-// ---- objects
-struct PullObject {  // please send this in chunks; each has a ChunkHead as header
-  uint64_t request = 0;
+// ---- objects, named by where they lie on their own node (HolderDirectory, PullPlan, ChunkServer)
+struct SourcesWanted {  // to the object's node, which keeps count of its copies: the sender pulls it
   Location location;
 };
-struct PullFailed {
-  uint64_t request = 0;
-  std::string why;
-};
-struct ChunkHead {
-  uint64_t request = 0;
-  uint64_t offset = 0;
-  uint64_t total = 0;
+struct SourcesTold {  // the answer (GiveSources), and later ones that were not asked for
+  Location location;
+  std::vector<NodeNumber> complete;
+  std::vector<NodeNumber> partial;
+  uint32_t start = 0;
+  uint8_t answer = 0;
 };
 struct CopiesDropped {  // the objects are freed; so are copies of them
   std::vector<Location> locations;
+};
+struct CopyChanged {  // to the object's node
+  Location location;
+  uint8_t held = 0;  // 1: the sender has all of it; 0: nothing any more
+};
+struct HoldingsWanted {  // to one that pulls the object too: what do you have of it?
+  Location location;
+};
+struct HoldingsTold {  // and again with each chunk that comes
+  Location location;
+  std::vector<std::pair<uint32_t, uint32_t>> ranges;  // chunks: first and count
+  uint8_t complete = 0;
+  uint8_t gone = 0;
+};
+struct ChunkWanted {  // answered by the chunk, with a ChunkHead as header, or by ChunkDenied
+  uint64_t request = 0;
+  Location location;
+  uint32_t chunk = 0;
+};
+struct ChunkUnwanted {  // answered all the same
+  uint64_t request = 0;
+};
+struct ChunkDenied {
+  uint64_t request = 0;
+};
+struct ChunkHead {
+  uint64_t request = 0;
+  uint64_t checksum = 0;  // transfer/checksum.h
+};
+
+// ---- actors: between the home of an actor, which knows its state, and the node of its worker
+struct ActorOffered {  // to the home: this worker of the sender is the actor's
+  ObjectId actor;
+  ProcessId worker;
+  AssignedGpus gpus;
+};
+struct ActorNotPlaced {  // to the home: the sender cannot start workers
+  ObjectId actor;
+  std::string why;
+};
+struct EndActorWorker {  // from the home
+  ProcessId worker;
+  uint8_t leave = 0;  // 1: when nobody needs what it owns
+  std::string why;
+};
+struct ConstructActor {  // from the home of a detached actor, which has what its constructor needs
+  ProcessId worker;
+  ObjectId actor;
+  uint32_t incarnation = 0;
+  AssignedGpus gpus;
+  std::string recipe;
+};
+struct WorkDeclined {  // to the head: what it assigned does not fit here any more (PlacementRefused)
+  NodeNumber asker;
+  uint64_t wish = 0;
+  uint64_t placement = 0;
+  uint32_t count = 0;
+};
+struct NameAsked {  // to the head: may this actor have this name?
+  ObjectId actor;
+  uint8_t get_if_exists = 0;
+  std::string name_space, name, class_name, metadata;
+};
+struct NameAnswered {
+  ObjectId actor;  // that was asked for
+  ObjectId existing;
+  std::string metadata;  // of the existing one
+  std::string error;     // with no existing one and no error, the name is given
+};
+struct NameReleased {  // to the head
+  ObjectId actor;
+  std::string name_space, name;
+};
+struct JobEnded {  // from the head: a job that had lasted beyond its driver
+  ProcessId job;
 };
 
 // ---- looking
@@ -172,10 +254,13 @@ struct NodesTold {
   std::vector<std::string> nodes;  // encoded NodeListed
 };
 
-using NodeMessage = std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed,
-                                 NodeAppeared, NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed,
-                                 WishRefused, JobDescribed, ForProcess, FromProcess, RoutedAcross, ProcessVanished,
-                                 ChannelWanted, PullObject, PullFailed, CopiesDropped, AskNodes, NodesTold>;
+using NodeMessage =
+    std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
+                 NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
+                 ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, SourcesWanted, SourcesTold,
+                 CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
+                 ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
+                 NameReleased, JobEnded, AskNodes, NodesTold>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);

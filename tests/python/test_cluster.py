@@ -243,29 +243,6 @@ def test_an_exception_on_another_node_is_raised_as_itself(nodes):
     ).endswith("('lost',)\n")
 
 
-def test_large_values_do_not_cross_nodes_yet_and_say_so(nodes):
-    nodes.start("--num-cpus=1", "--name=one")
-    nodes.start("--num-cpus=1", "--name=two", "--resource=lamp=1")
-    assert nodes.output_of(
-        """
-        @weft.remote(num_cpus=0, resources={"lamp": 1})
-        def size(value):
-            return len(value)
-
-        @weft.remote(num_cpus=0, resources={"lamp": 1})
-        def make(size):
-            return b"x" * size
-
-        for ref in (size.remote(weft.put(b"x" * 50_000)), make.remote(50_000), size.remote(make.remote(50_000))):
-            try:
-                print(weft.get(ref, timeout=15))
-            except weft.ObjectLostError as error:
-                print("lost", "node 2" in str(error))
-        print(weft.get(size.remote(b"small")))
-        """
-    ) == ("lost True\nlost False\n50000\n5\n")
-
-
 def test_work_of_a_killed_node_runs_elsewhere(nodes, tmp_path):
     nodes.start("--num-cpus=1", "--name=one")
     second = nodes.start("--num-cpus=1", "--name=two")
