@@ -79,6 +79,8 @@ constexpr const char* kStopHelp =
     "Ends the lasting nodes that this user has started on this machine, or those of one cluster.\n";
 
 constexpr int64_t kStopWaitNs = 5'000'000'000;
+// How long a node that has lost its head tries to reach it.
+constexpr int64_t kRejoinNs = 600'000'000'000;
 
 constexpr const char* kWithRedis = "--with-redis";  // its value may be left out
 
@@ -274,7 +276,30 @@ int Serve(const LastingNodeOptions& options, int ready) {
     Report(ready, "!" + daemon.error().message);
     return 1;
   }
-  return (*daemon)->Run();
+  int code = (*daemon)->Run();
+  // Cut off, or paused for too long: what ran here has ended, since others run it by now. It joins again as a new node.
+  const int64_t give_up_ns = NowNs() + kRejoinNs;
+  bool again = (*daemon)->left_cluster();
+  while (again) {
+    daemon->reset();
+    // So that `weft stop` finds it meanwhile; programs do not look at number 0.
+    auto name = ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), options.head_address, 0));
+    auto next = NodeDaemon::CreateLasting(options, [&name](Result<std::string> outcome) {
+      if (!outcome) return;
+      std::fprintf(stderr, "weft node: it is a node of %s again\n", outcome->c_str());
+      if (name) name->Reset();
+    });
+    again = false;
+    if (next) {
+      code = (*next)->Run();
+      again = (*next)->left_cluster() || ((*next)->never_joined() && NowNs() < give_up_ns);
+    }
+    if (again) {
+      timespec pause{0, 500'000'000};
+      ::nanosleep(&pause, nullptr);
+    }
+  }
+  return code;
 }
 
 int Await(pid_t child) {

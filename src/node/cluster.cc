@@ -550,7 +550,7 @@ void Cluster::Perform(std::vector<LeaseAction>& actions) {
     } else if (std::holds_alternative<LinkToHead>(action)) {
       if (!leaving_ && head_link_ == 0) dial_again_ns_ = std::min(dial_again_ns_, NowNs() + kDialAgainNs);
     } else if (auto* give_up = std::get_if<GiveUpWork>(&action)) {
-      return host_.ClusterRefused("the head has given this node up: " + give_up->why);
+      return host_.ClusterLeft(give_up->why);
     }
   }
 }

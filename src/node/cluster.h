@@ -43,6 +43,8 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
     virtual void ClusterAwaited() = 0;
     // The head knows nothing of what it was told before: it is a new one, or the link to it was lost for a while.
     virtual void HeadForgot(bool is_new) = 0;
+    // This node is no longer a member, or cannot know that it is: everything that runs here must end.
+    virtual void ClusterLeft(const std::string& why) = 0;
     virtual void NodeMessageCame(NodeNumber from, NodeMessage& message) = 0;
     // Its processes are dead, and what it held is lost.
     virtual void NodeIsGone(NodeNumber node, const std::string& why) = 0;

@@ -56,6 +56,10 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   // Serves until the driver is gone or says farewell, then kills and reaps everything that was started. Returns the
   // exit code: 0 for an orderly end, 1 if the driver sent what cannot be understood.
   int Run();
+  // After Run: it has ended because it lost its place in the cluster. It may join again, as a new node.
+  bool left_cluster() const { return left_cluster_; }
+  // After Run: the head could not be reached, or did not want it. Not if it was told to end.
+  bool never_joined() const { return refused_; }
 
  private:
   struct Peer {  // of one process: another one that it shares a channel with
@@ -216,6 +220,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   void ClusterRefused(const std::string& why) override;
   void ClusterAwaited() override;
   void HeadForgot(bool is_new) override;
+  void ClusterLeft(const std::string& why) override;
   void NodeMessageCame(NodeNumber from, NodeMessage& message) override;
   void NodeIsGone(NodeNumber node, const std::string& why) override;
   void ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) override;
@@ -445,6 +450,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   std::string test_streams_;  // WEFT_STREAM_CHANNELS, for tests: processes of this node get streams ("tcp": over TCP)
   uint64_t descriptor_limit_ = 1024;
   bool ended_ = false;
+  bool left_cluster_ = false;
+  bool refused_ = false;
   int exit_code_ = 0;
 };
 

@@ -81,6 +81,14 @@ void NodeDaemon::Open() {
 void NodeDaemon::ClusterRefused(const std::string& why) {
   std::fprintf(stderr, "weft node: %s\n", why.c_str());
   if (auto started = std::exchange(started_, nullptr)) started(Error{ErrorKind::kGone, why});
+  refused_ = !ended_;
+  EndSession(1);
+}
+
+void NodeDaemon::ClusterLeft(const std::string& why) {
+  std::fprintf(stderr, "weft node: this node has lost its place in the cluster: %s\n", why.c_str());
+  if (ended_) return;
+  left_cluster_ = true;
   EndSession(1);
 }
 

@@ -77,6 +77,7 @@ Status Runtime::ConnectToNode(const std::string& address) {
   // Which of several nodes on one machine, by its daemon's pid: for tests that stand for many machines.
   const char* chosen = std::getenv("WEFT_NODE");
   for (const NodeSocket& node : nodes) {
+    if (node.number == 0) continue;  // it looks for its head
     if (wanted != "auto" && node.cluster != wanted) continue;
     if (chosen != nullptr && std::to_string(node.daemon) != chosen) continue;
     auto socket = ConnectAbstract(node.name);

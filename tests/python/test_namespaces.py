@@ -1,0 +1,171 @@
+"""Nodes on machines of their own, as far as the network goes: a head and two nodes in three network namespaces."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import sysconfig
+import textwrap
+import time
+
+import namespaces
+import pytest
+from helpers import wait_until
+
+SECONDS = 40
+NOTICED = 10.0  # seconds, until a node that is silent is known to be gone
+WEFT = os.path.join(sysconfig.get_path("scripts"), "weft")
+
+pytestmark = [
+    pytest.mark.timeout(180),
+    pytest.mark.skipif(bool(namespaces.why_not()), reason=f"no network namespaces: {namespaces.why_not()}"),
+]
+
+
+class Nodes:
+    """A node on each machine, the head on the first."""
+
+    def __init__(self, network, home) -> None:
+        self.machines = network.machines
+        self.environment = {**os.environ, "HOME": str(home), "XDG_RUNTIME_DIR": str(home), "PYTHONUNBUFFERED": "1"}
+        self.pids: list = []
+        self.address = ""
+        for number, machine in enumerate(self.machines, 1):
+            where = [f"--address={self.address}"] if self.address else ["--head"]
+            said = self.weft(
+                machine,
+                *("start", *where, f"--host={machine.address}", "--num-cpus=1", "--json", f"--name=machine-{number}"),
+                f"--resource=machine-{number}=10",
+            )
+            self.pids.append(int(re.search(r'"pid": (\d+)', said)[1]))
+            self.address = re.search(r'"address": "([^"]*)"', said)[1]
+
+    def weft(self, machine, *arguments) -> str:
+        done = subprocess.run(
+            machine.command(WEFT, *arguments), env=self.environment, capture_output=True, text=True, timeout=SECONDS
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def program(self, text: str) -> subprocess.Popen:
+        """Runs on the head's machine."""
+        source = f"import os, sys, time, weft\nweft.init(address='auto')\n{textwrap.dedent(text)}"
+        return subprocess.Popen(
+            self.machines[0].command(sys.executable, "-c", source),
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def states(self) -> dict:
+        """As the head sees them: name -> state of its latest life."""
+        listed = self.weft(self.machines[0], "list", "nodes", f"--session={self.pids[0]}")
+        rows = [line.split() for line in listed.splitlines()[1:]]
+        return {row[0]: row[1] for row in rows}
+
+    def end(self) -> None:
+        for pid in self.pids:
+            try:
+                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    with namespaces.Network(3) as network:
+        made = Nodes(network, tmp_path)
+        yield made
+        made.end()
+
+
+EVERYWHERE = """
+    def where():
+        return weft.get_runtime_context().get_node_id()
+
+    def ask():
+        options = [{"num_cpus": 0, "resources": {f"machine-{n}": 1}} for n in (1, 2, 3)]
+        return [weft.remote(where).options(**o).remote() for o in options]
+"""
+
+
+def test_tasks_run_on_all_machines(nodes):
+    program = nodes.program(
+        EVERYWHERE
+        + """
+    print(len(set(weft.get(ask(), timeout=30))), [node["NodeManagerAddress"] for node in weft.nodes()])
+    """
+    )
+    out, err = program.communicate(timeout=SECONDS)
+    assert out == f"3 {[machine.address for machine in nodes.machines]}\n", err
+
+
+@pytest.mark.parametrize("how", ["paused", "partitioned"])
+def test_a_silent_node_is_noticed_and_comes_back(nodes, how):
+    program = nodes.program(
+        EVERYWHERE
+        + """
+    weft.get(ask(), timeout=30)
+    print("all", flush=True)
+
+    @weft.remote(max_retries=-1, num_cpus=0)
+    def anywhere(i):
+        time.sleep(0.01)
+        return i
+
+    assert sys.stdin.readline()  # one is silent
+    print(sorted(weft.get([anywhere.remote(i) for i in range(50)], timeout=60)) == list(range(50)), flush=True)
+    assert sys.stdin.readline()  # it is back
+    print(len(set(weft.get(ask(), timeout=60))), flush=True)
+    """
+    )
+    try:
+        assert program.stdout.readline() == "all\n", program.stderr.read()
+        begin = time.monotonic()
+        if how == "paused":
+            os.kill(nodes.pids[2], signal.SIGSTOP)
+        else:
+            nodes.machines[2].plug(False)
+        program.stdin.write("go\n")
+        program.stdin.flush()
+        wait_until(lambda: nodes.states()["machine-3"] == "DEAD", NOTICED + 5, "the head has noticed")
+        # Looking takes a while itself.
+        assert time.monotonic() - begin < NOTICED + 1.5
+        assert program.stdout.readline() == "True\n", program.stderr.read()
+        if how == "paused":
+            os.kill(nodes.pids[2], signal.SIGCONT)
+        else:
+            nodes.machines[2].plug(True)
+        wait_until(lambda: nodes.states()["machine-3"] == "ALIVE", SECONDS, "it has joined again")
+        program.stdin.write("go\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "3\n", program.stderr.read()
+    finally:
+        program.stdin.close()
+        program.kill()
+        program.wait()
+
+
+def test_a_short_pause_costs_nothing(nodes):
+    program = nodes.program(
+        EVERYWHERE
+        + """
+    first = weft.get(ask(), timeout=30)
+    print("all", flush=True)
+    assert sys.stdin.readline()
+    print(weft.get(ask(), timeout=30) == first, flush=True)
+    """
+    )
+    assert program.stdout.readline() == "all\n", program.stderr.read()
+    os.kill(nodes.pids[2], signal.SIGSTOP)
+    time.sleep(1)  # the pause itself
+    os.kill(nodes.pids[2], signal.SIGCONT)
+    out, err = program.communicate("go\n", timeout=SECONDS)
+    assert out == "True\n", err
+    assert nodes.states() == {"machine-1": "ALIVE", "machine-2": "ALIVE", "machine-3": "ALIVE"}
