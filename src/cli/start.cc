@@ -41,7 +41,8 @@ namespace {
 
 constexpr const char* kStartHelp =
     "usage: weft start --head [options]             begin a cluster with this machine as its first node\n"
-    "       weft start --address=HOST:PORT [options]  add this machine to the cluster of that head\n"
+    "       weft start --address=HOST:PORT [options]  add this machine to the cluster of that head (with a standby:\n"
+    "                                                 HOST:PORT,HOST:PORT)\n"
     "\n"
     "options:\n"
     "  --port=N            where the head listens (default 6380; 0: any free port)\n"
@@ -374,7 +375,9 @@ int Start(const Arguments& arguments) {
     options.port = static_cast<uint16_t>(port);
   } else {
     options.head_address = arguments.Get("--address");
-    if (auto parsed = ParseHostPort(options.head_address); !parsed) throw Mistake{parsed.error().message};
+    for (const std::string& part : SplitAddresses(options.head_address)) {
+      if (auto parsed = ParseHostPort(part); !parsed) throw Mistake{parsed.error().message};
+    }
   }
   ReadStateOptions(arguments, options);
   const std::string token_file = arguments.Get("--token-file", HomeFolder() + "/.weft/token");

@@ -207,7 +207,9 @@ Status Cluster::Listen() {
 }
 
 Status Cluster::DialHead() {
-  auto where = ParseHostPort(head_address_);
+  // Of several heads one leads; the others do not listen.
+  const std::vector<std::string> heads = SplitAddresses(head_address_);
+  auto where = ParseHostPort(heads[next_head_++ % heads.size()]);
   if (!where) return where.error();
   auto peer = std::make_unique<Peer>(*this, next_peer_++, NodeNumber{});
   peer->to_head = true;
@@ -293,7 +295,8 @@ void Cluster::Lost(Peer& peer, const Error& why) {
   if (peer.to_head) {
     if (head_link_ != peer.number) return;
     head_link_ = 0;
-    if (!self_) return host_.ClusterRefused(why.message);
+    const bool others = SplitAddresses(head_address_).size() > 1 && why.kind != ErrorKind::kInvalid;
+    if (!self_ && !others) return host_.ClusterRefused(why.message);
     if (!leaving_) dial_again_ns_ = now + kDialAgainNs;
     std::vector<LeaseAction> actions;
     lease_->Handle(HeadLinkLost{now}, actions);

@@ -145,6 +145,7 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
 
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by number
   uint64_t next_peer_ = 1;
+  size_t next_head_ = 0;                     // which of the head's addresses is tried next
   uint64_t head_link_ = 0;                   // of a node that is not the head
   std::map<NodeNumber, uint64_t> outgoing_;  // links for what we send
   std::map<uint64_t, std::unique_ptr<Dialled>> dialled_;

@@ -42,6 +42,9 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::CreateLasting(const LastingNodeO
 void NodeDaemon::ClusterJoined(NodeNumber) { Open(); }
 
 void NodeDaemon::ClusterAwaited() {
+  // Its name can be found (weft stop), but nobody is served yet.
+  auto listener = ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), cluster_->head_address(), 0));
+  if (listener) driver_listener_ = std::move(*listener);
   if (auto started = std::exchange(started_, nullptr)) started(cluster_->head_address());
 }
 

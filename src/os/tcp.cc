@@ -196,4 +196,14 @@ Result<TcpAddress> PeerTcpAddress(int socket) {
       "cannot ask who is at the other end of a connection");
 }
 
+std::vector<std::string> SplitAddresses(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t at = 0;;) {
+    const size_t comma = text.find(',', at);
+    parts.push_back(text.substr(at, comma == std::string::npos ? comma : comma - at));
+    if (comma == std::string::npos) return parts;
+    at = comma + 1;
+  }
+}
+
 }  // namespace weft::core

@@ -50,4 +50,7 @@ int ConnectOutcome(int socket);
 Result<TcpAddress> LocalTcpAddress(int socket);
 Result<TcpAddress> PeerTcpAddress(int socket);
 
+// The parts between commas; at least one, which may be empty.
+std::vector<std::string> SplitAddresses(const std::string& text);
+
 }  // namespace weft::core

@@ -62,6 +62,15 @@ Result<std::unique_ptr<Runtime>> Runtime::StartSession(SessionOptions options) {
   return runtime;
 }
 
+namespace {
+
+// A cluster with a standby is known by the addresses of both heads; each of them names it.
+bool NamesCluster(const std::string& wanted, const std::string& cluster) {
+  return wanted == cluster || ("," + cluster + ",").find("," + wanted + ",") != std::string::npos;
+}
+
+}  // namespace
+
 Status Runtime::ConnectToNode(const std::string& address) {
   std::string wanted = address;
   if (wanted.rfind("localhost:", 0) == 0) wanted.replace(0, 9, "127.0.0.1");
@@ -78,7 +87,7 @@ Status Runtime::ConnectToNode(const std::string& address) {
   const char* chosen = std::getenv("WEFT_NODE");
   for (const NodeSocket& node : nodes) {
     if (node.number == 0) continue;  // it looks for its head
-    if (wanted != "auto" && node.cluster != wanted) continue;
+    if (wanted != "auto" && !NamesCluster(wanted, node.cluster)) continue;
     if (chosen != nullptr && std::to_string(node.daemon) != chosen) continue;
     auto socket = ConnectAbstract(node.name);
     if (!socket) continue;  // it has just ended

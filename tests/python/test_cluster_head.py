@@ -1,0 +1,312 @@
+"""A head that ends and comes back: what it keeps in SQLite or Redis, who goes on meanwhile, and who takes over.
+
+Nodes run on this machine, as in test_cluster.py; a program chooses its node by the pid of the daemon.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import textwrap
+import time
+
+import pytest
+from test_cluster import SECONDS, Nodes, gone, until
+
+PROGRAM = """
+import os
+import sys
+import time
+
+@weft.remote(num_cpus=1)
+def square(x, seconds=0):
+    time.sleep(seconds)
+    return x * x
+
+@weft.remote(resources={"head": 1}, num_cpus=0)
+def at_head():
+    return "at the head"
+
+@weft.remote(num_cpus=0)
+class Counter:
+    def __init__(self):
+        self.count = 0
+    def add(self):
+        self.count += 1
+        return self.count
+
+def await_line():
+    assert sys.stdin.readline(), "nobody says anything"
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Headed(Nodes):
+    """Nodes whose head is at a port that it can come back to."""
+
+    def __init__(self, home) -> None:
+        super().__init__(home)
+        self.port = free_port()
+        self.redis: list = []
+
+    def start_head(self, *arguments, port=None) -> int:
+        before = self.sockets()
+        port = port or self.port
+        self.run("start", "--head", f"--port={port}", "--num-cpus=1", "--resource=head=1", "--name=head", *arguments)
+        self.address = f"127.0.0.1:{port}"
+        (pid,) = self.sockets() - before
+        self.pids.append(pid)
+        return pid
+
+    def kill(self, pid: int) -> None:
+        os.kill(pid, signal.SIGKILL)
+
+    def program_on(self, pid: int, text: str) -> subprocess.Popen:
+        self.environment["WEFT_NODE"] = str(pid)
+        return self.program(PROGRAM + textwrap.dedent(text), stdin=subprocess.PIPE)
+
+    def start_redis(self, home, *arguments) -> str:
+        folder = home / f"redis-{len(self.redis)}"
+        folder.mkdir()
+        port = free_port()
+        self.redis.append(
+            subprocess.Popen(
+                ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "",
+                 "--appendonly", "yes", "--appendfsync", "always", *arguments],
+                stdout=subprocess.DEVNULL,
+            )
+        )  # fmt: skip
+
+        def answers() -> bool:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return True
+            except OSError:
+                return False
+
+        until(answers)
+        return f"127.0.0.1:{port}"
+
+    def end(self) -> None:
+        super().end()
+        for server in self.redis:
+            server.kill()
+            server.wait()
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    made = Headed(tmp_path)
+    yield made
+    made.end()
+
+
+def say(program: subprocess.Popen) -> None:
+    program.stdin.write("go on\n")
+    program.stdin.flush()
+
+
+def finish(program: subprocess.Popen) -> list:
+    out, err = program.communicate(timeout=3 * SECONDS)
+    assert program.returncode == 0, err
+    return out.splitlines()
+
+
+needs_redis = pytest.mark.skipif(not shutil.which("redis-server"), reason="redis-server is not installed")
+BACKENDS = ["sqlite", pytest.param("redis", marks=needs_redis), pytest.param("own_redis", marks=needs_redis)]
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request, nodes, tmp_path):
+    """What a head is told of where to keep its state."""
+    if request.param == "sqlite":
+        yield []
+    elif request.param == "redis":
+        yield [f"--redis=redis://{nodes.start_redis(tmp_path)}"]
+    else:
+        yield ["--with-redis=2"]
+        for pid in (tmp_path / ".weft").glob("head-*/redis-*/redis.pid"):
+            os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def test_a_program_goes_on_while_the_head_is_killed_and_comes_back(nodes, backend):
+    head = nodes.start_head(*backend)
+    node = nodes.start("--num-cpus=1", "--name=other")
+    program = nodes.program_on(
+        node,
+        """
+        counter = Counter.options(name="counter").remote()
+        print(weft.get([square.remote(3), at_head.remote(), counter.add.remote()]), flush=True)
+        running = square.remote(7, 0.5)
+        await_line()
+        print(weft.get([running, counter.add.remote()]), flush=True)  # nobody needs the head for these
+        await_line()
+        print(weft.get(at_head.remote(), timeout=15), flush=True)
+        print(weft.get(weft.get_actor("counter").add.remote(), timeout=15), len(weft.nodes()), flush=True)
+        """,
+    )
+    assert program.stdout.readline() == "[9, 'at the head', 1]\n"
+    nodes.kill(head)
+    until(lambda: gone(head))
+    say(program)
+    assert program.stdout.readline() == "[49, 2]\n"
+    nodes.start_head(*backend)
+    say(program)
+    lines = finish(program)
+    assert lines[0] == "at the head"
+    assert lines[1].split()[0] == "3"
+
+
+def test_tasks_that_ran_at_the_head_run_again_when_it_is_back(nodes):
+    head = nodes.start_head()
+    node = nodes.start("--num-cpus=1")
+    program = nodes.program_on(
+        node,
+        """
+        @weft.remote(resources={"head": 1}, num_cpus=0)
+        def slow():
+            print("begun", flush=True)
+            time.sleep(1)
+            return os.getppid()
+
+        first = weft.get(slow.remote())
+        running = slow.remote()
+        time.sleep(0.3)
+        print("running", flush=True)
+        second = weft.get(running, timeout=30)
+        print(first != second, flush=True)
+        """,
+    )
+    while (line := program.stdout.readline()) != "running\n":
+        assert line, program.stderr.read()
+    nodes.kill(head)
+    nodes.start_head()
+    assert finish(program)[-1] == "True"
+
+
+def test_nodes_keep_their_numbers_and_new_ones_get_others(nodes):
+    head = nodes.start_head()
+    node = nodes.start("--num-cpus=1", "--name=other")
+    ids = "print(sorted((n['NodeName'], n['NodeID']) for n in weft.nodes() if n['Alive']))"
+    before = finish(nodes.program_on(node, ids))[0]
+    nodes.kill(head)
+    again = nodes.start_head()
+    until(lambda: "other" in finish(nodes.program_on(again, ids))[0])
+    after = finish(nodes.program_on(again, ids))[0]
+    assert eval(before)[1] == eval(after)[1]  # other
+    assert eval(before)[0] != eval(after)[0]  # the head's daemon is a new one
+
+
+def test_a_node_that_does_not_come_back_is_given_up(nodes):
+    head = nodes.start_head()
+    node = nodes.start("--num-cpus=1", "--name=other")
+    nodes.kill(head)
+    nodes.kill(node)
+    head = nodes.start_head()
+    alive = "print(sum(n['Alive'] for n in weft.nodes()))"
+    until(lambda: finish(nodes.program_on(head, alive)) == ["1"])
+
+
+def test_a_second_head_with_the_same_state_is_refused(nodes):
+    nodes.start_head()
+    done = nodes.run("start", "--head", f"--port={nodes.port}", check=False)
+    assert done.returncode == 1
+    assert "another head with the state in" in done.stderr
+
+
+@needs_redis
+def test_a_second_head_on_the_same_redis_is_refused(nodes, tmp_path):
+    redis = f"--redis=redis://{nodes.start_redis(tmp_path)}"
+    nodes.start_head(redis)
+    done = nodes.run("start", "--head", f"--port={free_port()}", redis, check=False)
+    assert done.returncode == 1
+    assert "another head leads this cluster" in done.stderr
+    assert "--standby" in done.stderr
+
+
+@needs_redis
+def test_a_password_is_kept_from_others(nodes, tmp_path):
+    address = nodes.start_redis(tmp_path, "--requirepass", "open-sesame")
+    done = nodes.run("start", "--head", f"--port={nodes.port}", f"--redis=redis://{address}", check=False)
+    assert done.returncode == 1
+    assert "NOAUTH" in done.stderr or "password" in done.stderr
+    secret = tmp_path / "password"
+    secret.write_text("open-sesame\n")
+    secret.chmod(0o644)
+    with_file = [f"--redis=redis://{address}", f"--redis-password-file={secret}"]
+    done = nodes.run("start", "--head", f"--port={nodes.port}", *with_file, check=False)
+    assert done.returncode == 2
+    assert "others can get at the password" in done.stderr
+    secret.chmod(0o600)
+    head = nodes.start_head(*with_file)
+    nodes.kill(head)
+    head = nodes.start_head(f"--redis=redis://:open-sesame@{address}")
+    with open(f"/proc/{head}/cmdline", encoding="ascii") as file:
+        assert "open-sesame" not in file.read()
+
+
+@needs_redis
+def test_a_standby_takes_over(nodes, tmp_path):
+    redis = f"--redis=redis://{nodes.start_redis(tmp_path)}"
+    first = nodes.start_head(redis)
+    second_port = free_port()
+    done = nodes.run(
+        "start", "--head", f"--port={second_port}", redis, "--standby", "--num-cpus=1", "--resource=head=1",
+        "--name=second", "--json",
+    )  # fmt: skip
+    second = json.loads(done.stdout)["pid"]
+    nodes.pids.append(second)
+    both = f"127.0.0.1:{nodes.port},127.0.0.1:{second_port}"
+    before = nodes.sockets()
+    nodes.run("start", f"--address={both}", "--num-cpus=1", "--name=other")
+    nodes.address = both
+    (node,) = nodes.sockets() - before
+    nodes.pids.append(node)
+    program = nodes.program_on(
+        node,
+        """
+        print(weft.get([square.remote(2), at_head.remote()]), flush=True)
+        await_line()
+        print(weft.get([square.remote(3), at_head.remote()], timeout=40), flush=True)
+        """,
+    )
+    assert program.stdout.readline() == "[4, 'at the head']\n"
+    nodes.kill(first)
+    say(program)
+    assert finish(program) == ["[9, 'at the head']"]
+    # Who was the head is one no longer, as long as the other lives.
+    done = nodes.run("start", "--head", f"--port={nodes.port}", redis, check=False)
+    assert done.returncode == 1
+    assert "another head leads" in done.stderr
+
+
+@needs_redis
+def test_redis_may_be_away_for_a_while(nodes, tmp_path):
+    redis = f"--redis=redis://{nodes.start_redis(tmp_path)}"
+    head = nodes.start_head(redis)
+    node = nodes.start("--num-cpus=1")
+    program = nodes.program_on(
+        node,
+        """
+        print(weft.get([square.remote(2), at_head.remote()]), flush=True)
+        await_line()
+        print(weft.get([square.remote(3), at_head.remote()], timeout=15), flush=True)
+        """,
+    )
+    assert program.stdout.readline() == "[4, 'at the head']\n"
+    nodes.redis[0].send_signal(signal.SIGSTOP)
+    time.sleep(7)  # longer than the head's lease in Redis: the length is what is tested
+    say(program)
+    assert finish(program) == ["[9, 'at the head']"]  # whoever is a member needs no store
+    nodes.redis[0].send_signal(signal.SIGCONT)
+    nodes.start("--num-cpus=1", "--name=late")
+    assert not gone(head)
