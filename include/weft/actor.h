@@ -46,6 +46,8 @@ struct ActorOptions {
   bool detached = false;                                             // lives until it is killed, also without handles
   bool get_if_exists = false;                                        // an actor of that name instead of a new one
   bool allow_out_of_order_execution = false;  // a call that waits for its arguments lets later ones pass
+  SchedulingStrategy scheduling_strategy = Default{};
+  LabelSelector label_selector = {};
 };
 
 template <class T>
@@ -240,7 +242,7 @@ auto CallOnActor(const CallOptions* options, const Actor<T>& actor, A&&... argum
 template <class Body, class T, class... A, size_t... I>
 Actor<T> Create(const ActorOptions& options, std::index_sequence<I...>, A&&... arguments) {
   Using session;
-  uint32_t epoch = CurrentEpoch();
+  uint32_t epoch = session.epoch();
   Encoder encoder;
   encoder.Fixed(uint32_t{sizeof...(A)});
   encoder.Fixed(uint32_t{0});
@@ -296,13 +298,13 @@ inline constexpr detail::Maker<T> actor{};
 template <class T>
 Actor<T> get_actor(const std::string& name) {
   detail::Using session;
-  uint32_t epoch = detail::CurrentEpoch();
+  uint32_t epoch = session.epoch();
   return detail::ActorAccess::Make<T>(detail::LookupActor(name, nullptr, detail::TypeName<T>()), epoch);
 }
 template <class T>
 Actor<T> get_actor(const std::string& name, const std::string& name_space) {
   detail::Using session;
-  uint32_t epoch = detail::CurrentEpoch();
+  uint32_t epoch = session.epoch();
   return detail::ActorAccess::Make<T>(detail::LookupActor(name, &name_space, detail::TypeName<T>()), epoch);
 }
 struct NamedActor {
@@ -315,7 +317,7 @@ std::vector<NamedActor> list_named_actors(bool all_namespaces = false);
 template <class T>
 Actor<T> current_actor() {
   detail::Using session;
-  uint32_t epoch = detail::CurrentEpoch();
+  uint32_t epoch = session.epoch();
   return detail::ActorAccess::Make<T>(detail::CurrentActor(detail::TypeName<T>()), epoch);
 }
 // In a method: ends the actor, without a restart, after this call, which fails with ActorDiedError.

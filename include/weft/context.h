@@ -26,6 +26,18 @@ struct Context {
 };
 Context context();
 
+struct NodeInfo {
+  std::string id, name;
+  std::string address;  // where other nodes reach it; empty in a private session
+  bool alive = true;
+  bool is_head = false;
+  std::map<std::string, double> resources, available;  // empty if it is not alive
+  std::map<std::string, std::string> labels;
+  std::string death_reason;  // if it is not alive
+};
+// The nodes of the cluster, one of a private session, in the order in which they came; also those that have gone.
+std::vector<NodeInfo> nodes();
+
 // What all machines have together, and what of it is free now, without what is used up.
 std::map<std::string, double> cluster_resources();
 std::map<std::string, double> available_resources();

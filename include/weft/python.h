@@ -60,7 +60,7 @@ class Function {
   template <class... A>
   typename detail::ResultOf<R>::Type operator()(A&&... arguments) const {
     detail::Using session;
-    uint32_t epoch = detail::CurrentEpoch();
+    uint32_t epoch = session.epoch();
     Encoder encoder;
     detail::EncodePython(encoder, std::forward<A>(arguments)...);
     core::Object* objects[detail::ResultOf<R>::kCount];
@@ -153,7 +153,7 @@ class Class {
   template <class... A>
   Actor operator()(A&&... arguments) const {
     detail::Using session;
-    uint32_t epoch = detail::CurrentEpoch();
+    uint32_t epoch = session.epoch();
     Encoder encoder;
     detail::EncodePython(encoder, std::forward<A>(arguments)...);
     return detail::PythonAccess::Make(detail::CreatePythonActor(module_, name_, options_, encoder), epoch);
@@ -170,12 +170,12 @@ inline Class actor(std::string module, std::string name, ActorOptions options = 
 
 inline Actor get_actor(const std::string& name) {
   detail::Using session;
-  uint32_t epoch = detail::CurrentEpoch();
+  uint32_t epoch = session.epoch();
   return detail::PythonAccess::Make(detail::LookupPythonActor(name, nullptr), epoch);
 }
 inline Actor get_actor(const std::string& name, const std::string& name_space) {
   detail::Using session;
-  uint32_t epoch = detail::CurrentEpoch();
+  uint32_t epoch = session.epoch();
   return detail::PythonAccess::Make(detail::LookupPythonActor(name, &name_space), epoch);
 }
 

@@ -68,7 +68,10 @@ class Ref {
   }
   explicit operator bool() const noexcept { return object_ != nullptr; }
   // Whether get would return at once.
-  bool ready() const { return detail::IsResolved(detail::RefAccess::Checked(*this)); }
+  bool ready() const {
+    detail::Using session;
+    return detail::IsResolved(detail::RefAccess::Checked(*this));
+  }
   friend bool operator==(const Ref& a, const Ref& b) noexcept { return a.object_ == b.object_ && a.epoch_ == b.epoch_; }
 
  private:
@@ -131,9 +134,9 @@ auto put(V&& value) {
   detail::Using session;
   using T = std::remove_cvref_t<V>;
   if constexpr (std::is_convertible_v<T, const char*>) {
-    return detail::RefAccess::Make<std::string>(detail::PutValue(std::string(value)), detail::CurrentEpoch());
+    return detail::RefAccess::Make<std::string>(detail::PutValue(std::string(value)), session.epoch());
   } else {
-    return detail::RefAccess::Make<T>(detail::PutValue(std::forward<V>(value)), detail::CurrentEpoch());
+    return detail::RefAccess::Make<T>(detail::PutValue(std::forward<V>(value)), session.epoch());
   }
 }
 

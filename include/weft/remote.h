@@ -20,6 +20,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "weft/ref.h"
@@ -32,6 +33,17 @@ struct Returns : std::tuple<T...> {
   using std::tuple<T...>::tuple;
 };
 
+// Where tasks and actors run, beyond their resources.
+struct Default {};  // on the node that asks while it has room
+struct Spread {};   // each on the node where the longest ago something was placed
+struct NodeAffinity {
+  std::string node_id;  // NodeInfo::id or Context::node_id
+  bool soft = false;    // another node if that one has gone or is too small; otherwise UnschedulableError
+};
+using SchedulingStrategy = std::variant<Default, Spread, NodeAffinity>;
+// What the labels of the node must be: {{"zone", "eu"}, {"disk", "in(ssd,nvme)"}, {"gpu", "!a100"}, {"rack", "*"}}.
+using LabelSelector = std::vector<std::pair<std::string, std::string>>;
+
 struct TaskOptions {
   std::optional<double> num_cpus = std::nullopt;  // 1 unless set; may be a fraction
   double num_gpus = 0;
@@ -40,6 +52,8 @@ struct TaskOptions {
   std::optional<int> max_retries = std::nullopt;  // after a crash of the worker; 3 unless set; -1: no limit
   bool retry_exceptions = false;                  // also if the function throws
   std::string name = {};                          // for messages; the function's unless set
+  SchedulingStrategy scheduling_strategy = Default{};
+  LabelSelector label_selector = {};
 };
 
 // Of one call of an actor's method; what is not set is as the actor's options say.
@@ -449,7 +463,7 @@ auto Call(std::index_sequence<I...>, Submission submit, A&&... arguments) {
     return Ref<void>();
   } else if constexpr ((CheckedArgument<I + 1, A, std::tuple_element_t<I, Parameters>>::value && ... && true)) {
     Using session;
-    uint32_t epoch = CurrentEpoch();
+    uint32_t epoch = session.epoch();
     Encoder encoder;
     encoder.Fixed(uint32_t{sizeof...(A)});
     encoder.Fixed(uint32_t{0});  // C++ has no keyword arguments

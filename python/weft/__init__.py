@@ -58,13 +58,13 @@ except ImportError:
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from . import cpp, state, util
+    from . import cpp, state, testing, util
     from ._timeline import timeline, timeline_page
 
 
 def __getattr__(name: str):
     """What is needed seldom is imported when it is first asked for."""
-    if name in ("cpp", "state", "util"):
+    if name in ("cpp", "state", "testing", "util"):
         import importlib
 
         return importlib.import_module("." + name, __name__)
@@ -129,6 +129,7 @@ __all__ = [
     "remote",
     "shutdown",
     "state",
+    "testing",
     "timeline",
     "timeline_page",
     "util",

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _PROGRAM = "WEFT_PROGRAM"  # path of the weft program, for builds that are not installed
+RUN_ADDRESS = "WEFT_RUN_ADDRESS"  # the cluster that `weft run --address` has chosen for a program
 _OUTPUT_SECONDS = 2.0  # after the end of the session, for output of workers that is still to be printed
 
 # Arguments of later versions with the values that mean "not wanted".
@@ -65,7 +66,7 @@ class Context:
         self.resources = resources
         """All resources by name, "CPU" included."""
         self.object_store_memory = object_store_memory
-        """Bytes of shared memory that objects may take."""
+        """Bytes of shared memory that objects may take; of a cluster, on this node."""
 
     def __enter__(self) -> Context:
         return self
@@ -106,10 +107,16 @@ def init(
     """
     global _context, _namespace, _local_mode
     _check_others(others)
+    chosen_by_run = address is None and os.environ.get(RUN_ADDRESS)
     address = _check_address(address)
     if address:
         own = {"num_cpus": num_cpus, "num_gpus": num_gpus, "resources": resources}
-        _check_nothing_of_nodes(address, {**own, "object_store_memory": object_store_memory})
+        own["object_store_memory"] = object_store_memory
+        if chosen_by_run:
+            _warn_of_nodes(address, own)
+            object_store_memory = None
+        else:
+            _check_nothing_of_nodes(address, own)
         total = {}
     else:
         total = _check_resources(num_cpus, num_gpus, resources)
@@ -144,8 +151,11 @@ def init(
 
             module.start()
             _local_mode = module
-        cpus = float(started.get("cpus", total.get("CPU", 0)))
-        _context = Context(cpus, total or {"CPU": cpus}, int(started.get("object_store_memory", store)))
+        if address:
+            from ._runtime_context import cluster_resources
+
+            total = cluster_resources()
+        _context = Context(total.get("CPU", 0.0), total, int(started.get("object_store_memory", store)))
         return _context
 
 
@@ -229,10 +239,14 @@ def _check_address(address) -> str:
     """Of a cluster; "" for a private session."""
     if address is not None and not isinstance(address, str):
         raise TypeError(f"address must be a string or None, not {address!r}")
-    wanted, given_by = address, f"address={address!r}"
-    if address is None:
-        wanted = os.environ.get("WEFT_ADDRESS") or "local"
-        given_by = f"the environment variable WEFT_ADDRESS={wanted!r}"
+    if address is not None:
+        return check_address(address, f"address={address!r}")
+    wanted = os.environ.get("WEFT_ADDRESS") or "local"
+    return check_address(wanted, f"the environment variable WEFT_ADDRESS={wanted!r}")
+
+
+def check_address(wanted: str, given_by: str) -> str:
+    """The same of an address that is given as text, by somebody whom errors name."""
     if wanted == "local":
         return ""
     host, colon, port = wanted.rpartition(":")
@@ -247,6 +261,21 @@ def _check_nothing_of_nodes(address: str, given: dict) -> None:
         raise ValueError(
             f"{', '.join(names)}: the cluster {address!r} has what its nodes have; say it where they are started "
             f"(weft start --{names[0].replace('_', '-')}=...), or leave the address out for a private session"
+        )
+
+
+def _warn_of_nodes(address: str, given: dict) -> None:
+    names = [name for name, value in given.items() if value is not None]
+    if names:
+        import warnings
+
+        from ._errors import user_stacklevel
+
+        warnings.warn(
+            f"init({', '.join(f'{name}=...' for name in names)}) has no effect under weft run --address={address}: the "
+            "cluster has what its nodes have",
+            UserWarning,
+            stacklevel=user_stacklevel(),
         )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar, overload
 from typing_extensions import ParamSpec
 
 from weft._core import ObjectRef
+from weft.util.scheduling_strategies import NodeAffinity
 
 _P = ParamSpec("_P")
 _X = TypeVar("_X")  # what a call gives: ObjectRef[R], ActorHandle[T], list[ObjectRef[Any]] or None
@@ -497,7 +498,8 @@ class TaskOptionsGiven(TypedDict, total=False):
     max_retries: int | None
     retry_exceptions: _Exceptions | None
     name: str | None
-    scheduling_strategy: str | None
+    scheduling_strategy: str | NodeAffinity | None
+    label_selector: dict[str, str] | None
 
 class ActorOptionsGiven(TypedDict, total=False):
     num_cpus: float | None
@@ -515,7 +517,8 @@ class ActorOptionsGiven(TypedDict, total=False):
     lifetime: str | None
     get_if_exists: bool | None
     allow_out_of_order_execution: bool | None
-    scheduling_strategy: str | None
+    scheduling_strategy: str | NodeAffinity | None
+    label_selector: dict[str, str] | None
 
 class MethodOptionsGiven(TypedDict, total=False):
     max_task_retries: int | None

@@ -25,7 +25,7 @@ _COLUMNS = {
     "tasks": ("task_id", "name", "state", "attempt", "worker_pid", "duration_ms"),
     "actors": ("actor_id", "class_name", "state", "name", "namespace", "pid", "restarts", "death_cause"),
     "objects": ("object_id", "state", "size_bytes", "owner_pid", "references", "holds", "borrowers"),
-    "nodes": ("node_name", "state", "daemon_pid", "driver_pid", "resources_total", "resources_available"),
+    "nodes": ("node_name", "state", "address", "resources_total", "resources_available", "labels", "death_cause"),
     "workers": ("worker_id", "pid", "type", "state", "actor_class", "running", "tasks_run", "death_cause"),
 }
 
@@ -246,25 +246,68 @@ def _status(arguments: list) -> int:
     positional, options = _parse(arguments, ("--json",))
     if positional:
         raise _Mistake(f"unexpected {positional[0]!r}")
-    found = []
+    found: dict = {}  # by node
     for session in sessions():
         try:
-            found += _asked(state.list_nodes, session=session)
+            rows = _asked(state.list_nodes, session=session, limit=1_000_000)
         except _Failure:
-            pass  # it has just ended
+            continue  # it has just ended
+        for row in rows:
+            # Several nodes of one cluster may run here: each tells most of itself.
+            if row["daemon_pid"] or row["node_id"] not in found:
+                found[row["node_id"]] = row
     if options.get("--json"):
-        _print_json(found)
+        _print_json(list(found.values()))
         return 0 if found else 1
     if not found:
         raise _Failure("no session of yours runs on this machine; weft.init() starts one")
-    for node in found:
-        driver = f"driver {node['driver_pid']}, in {node['working_directory']}" if node["driver_pid"] else "no driver"
-        print(f"session {node['daemon_pid']}, {driver}")
-        for name, total in node["resources_total"].items():
-            print(f"  {name}: {_plain(total - node['resources_available'].get(name, 0.0))} of {_plain(total)} in use")
-        used, size = node["object_store_used_bytes"], node["object_store_bytes"]
-        print(f"  objects: {_bytes(used)} of {_bytes(size)} reserved")
+    clusters: dict = {}
+    for node in found.values():
+        clusters.setdefault(node["node_id"][:16], []).append(node)
+    for nodes in clusters.values():
+        nodes.sort(key=lambda node: node["node_id"])
+        if not nodes[0]["address"]:
+            _print_session(nodes[0])
+        else:
+            _print_cluster(nodes)
     return 0
+
+
+def _print_session(node: dict) -> None:
+    driver = f"driver {node['driver_pid']}, in {node['working_directory']}" if node["driver_pid"] else "no driver"
+    print(f"session {node['daemon_pid']}, {driver}")
+    _print_use(node["resources_total"], node["resources_available"])
+    print(f"  objects: {_bytes(node['object_store_used_bytes'])} of {_bytes(node['object_store_bytes'])} reserved")
+
+
+def _print_use(total: dict, available: dict) -> None:
+    for name, amount in total.items():
+        print(f"  {name}: {_plain(round(amount - available.get(name, 0.0), 4))} of {_plain(amount)} in use")
+
+
+def _print_cluster(nodes: list) -> None:
+    living = [node for node in nodes if node["state"] == "ALIVE"]
+    heads = [node["address"] for node in living if node["is_head_node"]]
+    print(f"cluster {heads[0] if heads else '(its head has gone)'}, {len(living)} nodes")
+    total: dict = {}
+    available: dict = {}
+    for node in living:
+        for amounts, of_node in ((total, node["resources_total"]), (available, node["resources_available"])):
+            for name, amount in of_node.items():
+                amounts[name] = round(amounts.get(name, 0.0) + amount, 4)
+    _print_use(total, available)
+    for node in nodes:
+        what = "head" if node["is_head_node"] else "node"
+        here = f", here with pid {node['daemon_pid']}" if node["daemon_pid"] else ""
+        if node["state"] != "ALIVE":
+            print(f"  {what} {node['node_name']} ({node['address']}) has gone: {node['death_cause']}")
+            continue
+        uses = ", ".join(
+            f"{_plain(round(amount - node['resources_available'].get(name, 0.0), 4))}/{_plain(amount)} {name}"
+            for name, amount in node["resources_total"].items()
+        )
+        labels = "".join(f" {key}={value}" for key, value in node["labels"].items())
+        print(f"  {what} {node['node_name']} ({node['address']}){here}: {uses or 'no resources'}{labels}")
 
 
 def _logs(arguments: list) -> int:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, Optional
 
 from . import _core
 
-__all__ = ["EVENTS", "OUTPUT", "STATE", "Session", "observe", "own_session", "sessions"]
+__all__ = ["EVENTS", "NODES", "OUTPUT", "STATE", "Session", "observe", "own_session", "sessions"]
 
-EVENTS, OUTPUT, STATE = 1, 2, 4  # bits of ObserveWhat (src/wire/messages.h)
+EVENTS, OUTPUT, STATE, NODES = 1, 2, 4, 8  # bits of ObserveWhat (src/wire/messages.h)
 _TIMEOUT = 2.0  # a process that is stopped does not answer; the others are told without it
 
 # EventKind and EventOutcome of src/events/event_log.h.

@@ -6,6 +6,10 @@ a call.
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .util.scheduling_strategies import NodeAffinity
+
 __all__ = [
     "RESOURCE_UNIT",
     "ActorOptions",
@@ -13,6 +17,7 @@ __all__ = [
     "TaskOptions",
     "check_any",
     "check_bytes",
+    "check_labels",
     "check_name",
     "check_resource_amount",
     "check_resources",
@@ -29,12 +34,14 @@ _MAX_CONCURRENCY = 1_000_000
 _MAX_GROUPS = 1_000
 _MAX_MERGED = 32  # changed copies that one set of options remembers
 _ASYNC_CONCURRENCY = 1_000
+_MAX_LABEL = 100
+_MAX_PLACEMENT = 4096  # kMaxPlacementBytes
+_LABEL_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
 # Options of later versions with the values that mean "not wanted".
 _NOT_YET = {
     "max_calls": (0,),
     "runtime_env": ({},),
-    "label_selector": ({},),
 }
 _RESERVED_RESOURCES = {"CPU": "num_cpus", "GPU": "num_gpus", "memory": "memory"}
 
@@ -109,12 +116,42 @@ def check_resources(where: str, value) -> dict[str, float]:
     for key, amount in value.items():
         if not isinstance(key, str):
             raise TypeError(f"{where}: names must be strings, not {_show(key)} of type {_type_name(key)}")
-        if not key or len(key) > _MAX_NAME or "\0" in key:
-            raise ValueError(f"{where}: {_show(key)} is no name: 1 to {_MAX_NAME} characters, none of them NUL")
+        if not key or len(key) > _MAX_NAME or "\0" in key or key.startswith("~"):
+            raise ValueError(
+                f"{where}: {_show(key)} is no name: 1 to {_MAX_NAME} characters, none of them NUL, the first no ~"
+            )
         if key in _RESERVED_RESOURCES:
             raise ValueError(f"{where}: write {_RESERVED_RESOURCES[key]}= instead of a resource named {key!r}")
         checked[key] = check_resource_amount(f"{where}[{key!r}]", amount)
     return checked
+
+
+def check_labels(where: str, value) -> dict[str, str]:
+    """Labels of a node by key."""
+    if not isinstance(value, dict):
+        raise TypeError(
+            f'{where} must be a dict such as {{"zone": "eu"}}, not {_show(value)} of type {_type_name(value)}'
+        )
+    for key, text in value.items():
+        _check_label_key(where, key)
+        _check_label_value(where, key, text)
+    return dict(value)
+
+
+def _check_label_key(where: str, key) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"{where}: keys must be strings, not {_show(key)} of type {_type_name(key)}")
+    if not 1 <= len(key) <= _MAX_LABEL or key.strip(_LABEL_CHARACTERS + "/"):
+        raise ValueError(f"{where}: {_show(key)} is no key: 1 to {_MAX_LABEL} letters, digits and . _ - /")
+    return key
+
+
+def _check_label_value(where: str, key: str, text) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"{where}[{key!r}] must be a string, not {_show(text)} of type {_type_name(text)}")
+    if len(text) > _MAX_LABEL or text.strip(_LABEL_CHARACTERS):
+        raise ValueError(f"{where}[{key!r}]: {_show(text)} is no value: at most {_MAX_LABEL} letters, digits and . _ -")
+    return text
 
 
 def _check_num_returns(where: str, value) -> int:
@@ -166,15 +203,66 @@ def _check_tries(where: str, value) -> int:
     return _check_int(where, value, -1, _MAX_RETRIES)
 
 
-def _check_strategy(where: str, value) -> str:
+def _check_strategy(where: str, value):
     if isinstance(value, str):
-        if value in ("DEFAULT", "SPREAD"):  # the same thing as long as there is one node
+        if value in ("DEFAULT", "SPREAD"):
             return value
-        raise ValueError(f'{where} must be "DEFAULT" or "SPREAD", not {_show(value)}')
+        raise ValueError(f'{where} must be "DEFAULT", "SPREAD" or a NodeAffinity, not {_show(value)}')
+    from .util.scheduling_strategies import NodeAffinity
+
+    if isinstance(value, NodeAffinity):
+        return value
     raise NotImplementedError(
-        f'{where}={_show(value)}: strategies other than "DEFAULT" and "SPREAD" (placement groups, node affinity, '
-        "labels) are not yet available in this version"
+        f'{where}={_show(value)}: strategies other than "DEFAULT", "SPREAD" and NodeAffinity '
+        "(weft.util.scheduling_strategies), such as placement groups, are not yet available in this version"
     )
+
+
+def _check_selector(where: str, value) -> dict[str, str]:
+    """What nodes' labels must be: {"zone": "eu", "disk": "in(ssd,nvme)", "gpu": "!a100", "rack": "*", "old": "!*"}."""
+    if not isinstance(value, dict):
+        raise TypeError(
+            f'{where} must be a dict such as {{"zone": "eu"}}, not {_show(value)} of type {_type_name(value)}'
+        )
+    for key, text in value.items():
+        _check_label_key(where, key)
+        if not isinstance(text, str):
+            raise TypeError(f"{where}[{key!r}] must be a string, not {_show(text)} of type {_type_name(text)}")
+        for item in _selected_values(text):
+            _check_label_value(where, key, item)
+    return dict(sorted(value.items()))
+
+
+def _selected_values(text: str) -> list:
+    """The values in one entry of a selector, without what is done with them."""
+    text = text[1:] if text.startswith("!") else text
+    if text == "*":
+        return []
+    if text.startswith("in(") and text.endswith(")"):
+        return [item.strip() for item in text[3:-1].split(",")]
+    return [text]
+
+
+def _placement(strategy, selector: dict) -> str:
+    """Where a lease is wanted, as src/wire/placement.h has it; "" if anywhere."""
+    name = "~"
+    if strategy == "SPREAD":
+        name += "spread"
+    elif strategy is not None and strategy != "DEFAULT":
+        name += f"{'node~' if strategy.soft else 'node'}:{strategy.node_id}"
+    conditions = []
+    for key, text in selector.items():
+        values = _selected_values(text)
+        negated = text.startswith("!")
+        if values:
+            conditions.append(f"{key}{'!=' if negated else '='}{','.join(values)}")
+        else:
+            conditions.append(f"!{key}" if negated else key)
+    if conditions:
+        name += "?" + "&".join(conditions)
+    if len(name) > _MAX_PLACEMENT:
+        raise ValueError(f"label_selector is too long: at most about {_MAX_PLACEMENT} characters in all")
+    return name if len(name) > 1 else ""
 
 
 def _check_lifetime(where: str, value) -> str:
@@ -214,6 +302,7 @@ _CHECKS = {
     "retry_exceptions": _check_retry_exceptions,
     "name": check_name,
     "scheduling_strategy": _check_strategy,
+    "label_selector": _check_selector,
 }
 _DEFAULTS = {
     "num_cpus": 1.0,
@@ -225,6 +314,7 @@ _DEFAULTS = {
     "retry_exceptions": False,
     "name": None,
     "scheduling_strategy": None,
+    "label_selector": {},
 }
 _ACTOR_CHECKS = {
     "num_cpus": check_resource_amount,
@@ -243,6 +333,7 @@ _ACTOR_CHECKS = {
     "get_if_exists": _check_bool,
     "allow_out_of_order_execution": _check_bool,
     "scheduling_strategy": _check_strategy,
+    "label_selector": _check_selector,
 }
 _METHOD_CHECKS = {
     "num_returns": _check_num_returns,
@@ -386,12 +477,14 @@ class TaskOptions(_Options):
     """The options of one remote function."""
 
     __slots__ = (
+        "label_selector",
         "max_retries",
         "memory",
         "name",
         "num_cpus",
         "num_gpus",
         "num_returns",
+        "placement",
         "resources",
         "retry_exceptions",
         "retry_payload",
@@ -409,11 +502,14 @@ class TaskOptions(_Options):
     retry_exceptions: bool | tuple
     retry_payload: bytes  # retry_exceptions for the worker: b"" never, b"*" always, else the pickled classes
     name: str | None
-    scheduling_strategy: str | None
+    scheduling_strategy: str | NodeAffinity | None
+    label_selector: dict[str, str]
+    placement: str  # both of them, by the name that C++ reads
 
     def _fill(self, checked: dict) -> None:
         super()._fill(checked)
         object.__setattr__(self, "retry_payload", _retry_payload(self.retry_exceptions))
+        object.__setattr__(self, "placement", _placement(self.scheduling_strategy, self.label_selector))
 
 
 class ActorOptions(_Options):
@@ -424,6 +520,7 @@ class ActorOptions(_Options):
         "concurrency_groups",
         "detached",
         "get_if_exists",
+        "label_selector",
         "lifetime",
         "max_concurrency",
         "max_pending_calls",
@@ -435,6 +532,7 @@ class ActorOptions(_Options):
         "num_cpus",
         "num_gpus",
         "out_of_order",
+        "placement",
         "placement_cpus",
         "resources",
         "retry_exceptions",
@@ -459,6 +557,7 @@ class ActorOptions(_Options):
         "get_if_exists": False,
         "allow_out_of_order_execution": False,
         "scheduling_strategy": None,
+        "label_selector": {},
     }
 
     placement_cpus: float  # to find room for it; 1 if num_cpus was not given
@@ -479,7 +578,9 @@ class ActorOptions(_Options):
     get_if_exists: bool
     allow_out_of_order_execution: bool
     out_of_order: bool  # the same, by the name that C++ reads
-    scheduling_strategy: str | None
+    scheduling_strategy: str | NodeAffinity | None
+    label_selector: dict[str, str]
+    placement: str  # as in TaskOptions
     worker_blob: bytes  # what the actor's worker needs to know; filled in by `for_class`
 
     def _fill(self, checked: dict) -> None:
@@ -488,6 +589,7 @@ class ActorOptions(_Options):
         put(self, "placement_cpus", checked.get("num_cpus", 1.0))
         put(self, "detached", self.lifetime == "detached")
         put(self, "out_of_order", self.allow_out_of_order_execution)
+        put(self, "placement", _placement(self.scheduling_strategy, self.label_selector))
         put(self, "worker_blob", b"")
         if self.max_pending_calls == 0:
             raise ValueError("max_pending_calls must be at least 1, or -1 for no limit, not 0")

@@ -3,7 +3,8 @@
 The program runs in a fresh interpreter that replaces this process, so that its `__main__`, arguments, tracebacks,
 signals and exit code are those of plain `python`. What is different is in the environment, and is inherited by all that
 the program starts, notebook kernels included: PYTHONPATH begins with a folder in which `ray` is weft.compat.ray, and
-WEFT_RAY_API says which of Ray's interfaces is meant. Workers get both from the driver.
+WEFT_RAY_API says which of Ray's interfaces is meant. Workers get both from the driver. With --address, WEFT_ADDRESS is
+the cluster, and WEFT_RUN_ADDRESS says that it was chosen here, not by the program.
 """
 
 from __future__ import annotations
@@ -13,31 +14,40 @@ import sys
 
 __all__ = ["main"]
 
-_HELP = """usage: weft run [--ray-api=VERSION] [PROGRAM [ARGUMENT ...]]
+_HELP = """usage: weft run [--address=ADDRESS] [--ray-api=VERSION] [PROGRAM [ARGUMENT ...]]
 
 Runs a Python program in which `import ray` gives weft.
 
   PROGRAM              script.py, or -m MODULE, or -c CODE; none: a Python shell. Python's own options may come before
+  --address=ADDRESS    on the cluster of this head (HOST:PORT), or of this machine (auto). What the program's init says
+                       of num_cpus, num_gpus, resources and object_store_memory is ignored: nodes have what they have
   --ray-api=VERSION    2 (default, or $WEFT_RAY_API): as Ray is today; 0.6: as Ray was in 2018
 """
 
 
 def main(arguments: list) -> int:
     """Become the interpreter that runs the program. Returns only if that is not possible."""
-    version = None
+    version = address = None
     while arguments and arguments[0].startswith("--"):
         option, equals, value = arguments[0].partition("=")
         if option == "--help":
             print(_HELP, end="")
             return 0
-        if option != "--ray-api":
-            return _refuse(f"there is no option {option!r}; it is --ray-api=VERSION, and the program comes after it")
+        if option not in ("--ray-api", "--address"):
+            return _refuse(
+                f"there is no option {option!r}; they are --address=ADDRESS and --ray-api=VERSION, and the program "
+                "comes after them"
+            )
         arguments = arguments[1:]
         if not equals:
             if not arguments:
-                return _refuse("--ray-api needs a version: --ray-api=0.6")
+                needs = "a version: --ray-api=0.6" if option == "--ray-api" else "HOST:PORT or auto"
+                return _refuse(f"{option} needs {needs}")
             value, arguments = arguments[0], arguments[1:]
-        version = value
+        if option == "--ray-api":
+            version = value
+        else:
+            address = value
     if arguments[:1] == ["-h"]:
         print(_HELP, end="")
         return 0
@@ -50,6 +60,15 @@ def main(arguments: list) -> int:
     foreign = _finder.foreign_ray()
     if foreign is not None:
         return _refuse(_finder.describe_foreign(foreign))
+    if address is not None:
+        from ._api import RUN_ADDRESS, check_address
+
+        try:
+            if not check_address(address, f"--address={address}"):
+                return _refuse("--address is for clusters; leave it out for a private session")
+        except ValueError as error:
+            return _refuse(str(error))
+        os.environ["WEFT_ADDRESS"] = os.environ[RUN_ADDRESS] = address
     path = [_finder.FOLDER, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
     os.environ[_finder.VARIABLE] = version

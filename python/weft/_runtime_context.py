@@ -149,33 +149,53 @@ def get_gpu_ids() -> list:
 
 
 def nodes() -> list:
-    """The machines of the session with their resources."""
-    _started()
-    import socket
+    """The nodes of the cluster, one of a private session, in the order in which they came; also those that have gone.
 
-    host = socket.gethostname()
-    return [
-        {
-            "NodeID": _process()["node_id"],
-            "Alive": True,
-            "NodeManagerHostname": host,
-            "NodeName": host,
-            "Resources": cluster_resources(),
-            "Labels": {},
-        }
-    ]
+    Of each a dict with "NodeID", "NodeName", "Alive", "IsHead", "NodeManagerAddress" and "NodeManagerPort" (where other
+    nodes reach it), "Resources" and "Available" by name (of one that has gone: {}), "Labels", and "DeathReason".
+    """
+    _started()
+    found = []
+    for node in _core.nodes():
+        host, _, port = node["address"].rpartition(":")
+        found.append(
+            {
+                "NodeID": node["node_id"],
+                "Alive": node["alive"],
+                "NodeManagerHostname": node["name"],
+                "NodeName": node["name"],
+                "NodeManagerAddress": host or "127.0.0.1",
+                "NodeManagerPort": int(port or 0),
+                "IsHead": node["head"],
+                "Resources": node["total"] if node["alive"] else {},
+                "Available": node["available"] if node["alive"] else {},
+                "Labels": node["labels"],
+                "DeathReason": node["why"],
+            }
+        )
+    return found
 
 
 def cluster_resources() -> dict:
-    """All resources of the session, by name."""
+    """All resources of the living nodes, by name."""
     _started()
-    return dict(_core.resources()["total"])
+    return _sum("total")
 
 
 def available_resources() -> dict:
-    """What of it nobody uses at present; a resource that is used up is left out."""
+    """What of it nobody uses at present, as far as the head has heard; a resource that is used up is left out."""
     _started()
-    return {name: amount for name, amount in _core.resources()["available"].items() if amount > 0}
+    return _sum("available")
+
+
+def _sum(which: str) -> dict:
+    total: dict = {}
+    for node in _core.nodes():
+        if node["alive"]:
+            for name, amount in node[which].items():
+                total[name] = total.get(name, 0.0) + amount
+    # Amounts are counted in 1/10,000; sums of their fractions have no more digits.
+    return {name: round(amount, 4) for name, amount in total.items() if amount > 0}
 
 
 def _started() -> None:

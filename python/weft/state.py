@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
-from ._observe import EVENTS, OUTCOMES, RAN, ROLES, STAGES, STATE, Session, name_of, observe, task_id
+from ._observe import EVENTS, NODES, OUTCOMES, RAN, ROLES, STAGES, STATE, Session, name_of, observe, task_id
 
 __all__ = [
     "list_actors",
@@ -57,8 +57,9 @@ def list_workers(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: O
 
 
 def list_nodes(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: Optional[Session] = None) -> list:
-    """Nodes, with their resources."""
-    return _select(_nodes(observe(0, session)), filters, limit)
+    """Nodes of the cluster, with their resources. State: ALIVE or DEAD. What only a node itself knows, from daemon_pid
+    on, is None for all but the one that was asked."""
+    return _select(_nodes(observe(NODES, session)), filters, limit)
 
 
 def summarize_tasks(*, session: Optional[Session] = None) -> dict:
@@ -78,13 +79,13 @@ def summarize_objects(*, session: Optional[Session] = None) -> dict:
 
 def summary(*, session: Optional[Session] = None) -> dict:
     """All of it in numbers: {"node", "tasks", "actors", "objects", "workers"}."""
-    seen = observe(EVENTS | STATE, session)
+    seen = observe(EVENTS | STATE | NODES, session)
     workers: dict = {}
     for row in _workers(seen):
         if row["type"] == "worker":
             workers[row["state"]] = workers.get(row["state"], 0) + 1
     return {
-        "node": (_nodes(seen) or [{}])[0],
+        "node": next((row for row in _nodes(seen) if row["daemon_pid"]), {}),
         "tasks": _count_tasks(_tasks(seen)),
         "actors": _count(_actors(seen), "class_name"),
         "objects": _count_objects(_objects(seen)),
@@ -248,27 +249,33 @@ def _memory(pid: int) -> int:
 
 def _nodes(seen: dict) -> list:
     import os
-    import socket
 
-    node = seen["node"]
-    if node is None:
+    asked = seen["node"]
+    if asked is None:
         return []
-    return [
-        {
-            "node_id": "1",
-            "state": "ALIVE",
-            "node_name": socket.gethostname(),
-            "is_head_node": True,
-            "daemon_pid": node["daemon_pid"],
-            "driver_pid": node["driver_pid"],
-            "resources_total": node["total"],
-            "resources_available": node["available"],
-            "object_store_bytes": node["store_bytes"],
-            "object_store_used_bytes": node["store_used_bytes"],
-            "start_ns": node["started_ns"],
-            "working_directory": os.fspath(node["working_directory"]),
-        }
-    ]
+    rows = []
+    for node in seen["nodes"]:
+        own = asked if node["own"] else {}
+        rows.append(
+            {
+                "node_id": node["node_id"],
+                "state": "ALIVE" if node["alive"] else "DEAD",
+                "node_name": node["name"],
+                "is_head_node": node["head"],
+                "address": node["address"],
+                "resources_total": node["total"],
+                "resources_available": node["available"] if node["alive"] else {},
+                "labels": node["labels"],
+                "death_cause": node["why"],
+                "daemon_pid": own.get("daemon_pid"),
+                "driver_pid": own.get("driver_pid"),
+                "object_store_bytes": own.get("store_bytes"),
+                "object_store_used_bytes": own.get("store_used_bytes"),
+                "start_ns": own.get("started_ns"),
+                "working_directory": os.fspath(own["working_directory"]) if own else None,
+            }
+        )
+    return rows
 
 
 # ---- choosing and counting ------------------------------------------------------------------------------------------

@@ -179,6 +179,7 @@ Runtime::FoundActor Create(SessionState& state, core::TaskTemplate constructor, 
       ShapeOf(options.num_cpus.value_or(0), options.num_gpus, options.memory, options.resources, as_guest);
   request.to_place =
       ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources, as_guest);
+  AddPlacement(request.to_place, options.scheduling_strategy, options.label_selector);
   constructor.kind = core::TemplateKind::kCreation;
   constructor.num_returns = 0;
   constructor.max_retries = 0;

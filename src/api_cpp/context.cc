@@ -10,6 +10,7 @@
 #include "runtime/observation.h"
 #include "weft/errors.h"
 #include "wire/languages.h"
+#include "wire/placement.h"
 
 namespace weft {
 namespace {
@@ -20,27 +21,56 @@ std::string Hex(const char* format, uint64_t number) {
   return text;
 }
 
-core::NodeInfo AskNode() {
+std::vector<core::NodeListed> AskNodes() {
   detail::Using session;
   detail::SessionState& state = session.need();
-  core::Observation seen = core::Ask(::geteuid(), state.runtime->node_pid(), 0, 0, core::NowNs() + core::kPatienceNs);
+  core::Observation seen =
+      core::Ask(::geteuid(), state.runtime->node_pid(), core::kObserveNodes, 0, core::NowNs() + core::kPatienceNs);
   if (!seen.node) throw WeftError("the node daemon cannot be asked for its resources: " + seen.error);
-  return std::move(*seen.node);
+  return std::move(seen.nodes);
 }
 
 std::map<std::string, double> Amounts(const core::ResourceAmounts& amounts) {
   std::map<std::string, double> result;
   for (const auto& [name, amount] : amounts) {
-    if (amount > 0 && name != core::kGuestWorker) result[name] = static_cast<double>(amount) / core::kResourceUnit;
+    if (amount > 0 && name != core::kGuestWorker && !core::IsPlacement(name))
+      result[name] = static_cast<double>(amount) / core::kResourceUnit;
   }
   return result;
 }
 
+std::map<std::string, double> SumOf(core::ResourceAmounts core::NodeListed::* which) {
+  std::map<std::string, int64_t> sums;
+  for (const core::NodeListed& node : AskNodes()) {
+    if (node.alive == 0) continue;
+    for (const auto& [name, amount] : node.*which) sums[name] += amount;
+  }
+  return Amounts({sums.begin(), sums.end()});
+}
+
 }  // namespace
 
-std::map<std::string, double> cluster_resources() { return Amounts(AskNode().total); }
+std::vector<NodeInfo> nodes() {
+  std::vector<NodeInfo> result;
+  for (const core::NodeListed& listed : AskNodes()) {
+    NodeInfo& node = result.emplace_back();
+    node.id = core::NodeIdText(listed.session, listed.node);
+    node.name = listed.name;
+    node.address = listed.address;
+    node.alive = listed.alive != 0;
+    node.is_head = listed.head != 0;
+    node.labels.insert(listed.labels.begin(), listed.labels.end());
+    node.death_reason = listed.why;
+    if (!node.alive) continue;
+    node.resources = Amounts(listed.total);
+    node.available = Amounts(listed.available);
+  }
+  return result;
+}
 
-std::map<std::string, double> available_resources() { return Amounts(AskNode().available); }
+std::map<std::string, double> cluster_resources() { return SumOf(&core::NodeListed::total); }
+
+std::map<std::string, double> available_resources() { return SumOf(&core::NodeListed::available); }
 
 Context context() {
   detail::Using session;
@@ -48,7 +78,7 @@ Context context() {
   const core::Welcome& welcome = state.runtime->welcome();
   Context result;
   result.job_id = Hex("%08llx", welcome.driver.value);
-  result.node_id = Hex("%016llx", welcome.session) + Hex("%016llx", 1);
+  result.node_id = core::NodeIdText(welcome.session, core::NodeOf(welcome));
   result.worker_id = Hex("%016llx", welcome.process.value);
   result.is_worker = detail::g_runner != nullptr;
   result.name_space = state.name_space;

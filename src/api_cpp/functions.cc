@@ -9,6 +9,7 @@
 #include "api_cpp/submission.h"
 #include "weft/remote.h"
 #include "wire/languages.h"
+#include "wire/placement.h"
 
 namespace weft::detail {
 
@@ -35,6 +36,7 @@ core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
   AddAmount(shape, "GPU", num_gpus);
   AddAmount(shape, "memory", memory);
   for (const auto& [name, amount] : resources) {
+    if (name.starts_with('~')) Refuse("weft: a resource's name does not begin with ~", name);
     if (name.empty() || name == "CPU" || name == "GPU" || name == "memory") {
       Refuse("weft: CPUs, GPUs and memory have options of their own and do not belong in resources", name);
     }
@@ -43,6 +45,32 @@ core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
   if (as_guest) shape.emplace_back(core::kGuestWorker, 1);
   std::sort(shape.begin(), shape.end());
   return shape;
+}
+
+void AddPlacement(core::ResourceAmounts& shape, const SchedulingStrategy& strategy, const LabelSelector& labels) {
+  core::Placement placement;
+  placement.spread = std::holds_alternative<Spread>(strategy);
+  if (const auto* affinity = std::get_if<NodeAffinity>(&strategy)) {
+    placement.node = affinity->node_id;
+    placement.soft = affinity->soft;
+    if (placement.node.empty()) throw std::invalid_argument("weft: NodeAffinity names no node");
+  }
+  LabelSelector sorted = labels;
+  std::sort(sorted.begin(), sorted.end());
+  for (const auto& [key, text] : sorted) {
+    auto condition = core::ParseLabelCondition(key, text);
+    if (!condition) throw std::invalid_argument("weft: label_selector: " + condition.error().message);
+    placement.labels.push_back(std::move(*condition));
+  }
+  const std::string name = core::EncodePlacement(placement);
+  core::Placement decoded;
+  if (name.empty()) return;
+  if (!core::DecodePlacement(name, &decoded)) {
+    throw std::invalid_argument(placement.labels.empty()
+                                    ? "weft: NodeAffinity wants a node's id, 32 hexadecimal digits (weft::nodes())"
+                                    : "weft: the label_selector is too long, or no node has the id in NodeAffinity");
+  }
+  core::AddPlacement(shape, placement);
 }
 
 void FillTemplate(core::TaskTemplate& what, const TaskOptions& options, const std::string& name) {
@@ -57,6 +85,7 @@ const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& opti
   Runtime& runtime = *session.need().runtime;
   core::ResourceAmounts shape =
       ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources);
+  AddPlacement(shape, options.scheduling_strategy, options.label_selector);
   core::TaskTemplate what;
   auto interned = runtime.InternFunction(KeyOf(function), std::string(function.name), BodyOf(function));
   if (!interned) ThrowCoreError(interned.error());

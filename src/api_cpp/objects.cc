@@ -152,7 +152,7 @@ void CheckEpoch(Object* object, uint32_t epoch) {
   if (state.epoch != epoch) throw WeftError("this Ref belongs to a session that has ended");
 }
 
-bool IsResolved(Object* object) noexcept { return object->resolved(); }
+bool IsResolved(Object* object) noexcept { return object->settled(); }
 
 // ---- blocks
 
@@ -420,7 +420,7 @@ void ReadOrThrow(Object* object, ValueSource& source) {
 
 void FetchOrThrow(Object* object, uint32_t epoch, ValueSource& source) {
   CheckEpoch(object, epoch);
-  if (!object->resolved()) WaitForAll(&object, 1, -1);
+  if (!object->here()) WaitForAll(&object, 1, -1);
   ReadOrThrow(object, source);
 }
 
@@ -429,7 +429,7 @@ void FetchOrThrow(Object* object, uint32_t epoch, ValueSource& source) {
 bool WaitForAll(Object* const* objects, size_t count, int64_t timeout_ns) {
   Using session;
   SessionState& state = session.need();
-  if (std::all_of(objects, objects + count, [](Object* object) { return object->resolved(); })) return true;
+  if (std::all_of(objects, objects + count, [](Object* object) { return object->here(); })) return true;
   int64_t deadline = Deadline(timeout_ns);
   core::WaitReport report;
   if (const CppCall* call = CppRunner::Current()) {

@@ -58,9 +58,10 @@ void SubmitPython(PythonTarget& target, Encoder& arguments, Object** returns) {
       made.function = PythonFunction(*state.runtime, target.module, target.name);
       FillTemplate(made, options, target.name);
       made.num_returns = target.num_returns;
-      target.what =
-          state.runtime->InternTemplate(std::move(made), ShapeOf(options.num_cpus.value_or(1), options.num_gpus,
-                                                                 options.memory, options.resources, NeedsGuest(state)));
+      core::ResourceAmounts shape =
+          ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources, NeedsGuest(state));
+      AddPlacement(shape, options.scheduling_strategy, options.label_selector);
+      target.what = state.runtime->InternTemplate(std::move(made), shape);
       target.epoch = state.epoch;
     }
     what = target.what;

@@ -230,6 +230,8 @@ int TakeWorkerFd() {
 
 }  // namespace
 
+std::string ProgramPath() { return FindProgram({}, OwnExecutable()); }
+
 CppRunner* JoinSession(Runtime& runtime, const std::string& name_space, core::Executor& executor) {
   auto* state = new SessionState();
   state->runtime.reset(&runtime);

@@ -10,78 +10,59 @@
 
 namespace weft::detail {
 
-// Never freed: taken over by a later thread when its own has ended.
-struct alignas(64) Using::Place {
-  std::atomic<SessionState*> uses{nullptr};
-  std::atomic<bool> taken{true};
-  Place* next = nullptr;
-};
-
 namespace {
 
 std::atomic<bool> g_needs_fence{true};
 
 int Membarrier(int command) { return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0)); }
 
-}  // namespace
+std::atomic<UserPlace*> g_places{nullptr};
 
+// Gives the place up when the thread ends. What runs in the thread still later, and that is little, takes one for good.
 struct PlaceKeeper {
-  static std::atomic<Using::Place*> all;
-  static Using::Place* Take() {
-    for (auto* place = all.load(std::memory_order_acquire); place != nullptr; place = place->next) {
-      bool taken = false;
-      if (!place->taken.load(std::memory_order_relaxed) &&
-          place->taken.compare_exchange_strong(taken, true, std::memory_order_acq_rel)) {
-        return place;
-      }
-    }
-    auto* place = new Using::Place();
-    place->next = all.load(std::memory_order_relaxed);
-    while (!all.compare_exchange_weak(place->next, place, std::memory_order_acq_rel)) {
-    }
-    return place;
-  }
-  // Gives it up when the thread ends. What runs in the thread still later, and that is little, takes one for good.
   ~PlaceKeeper() {
-    if (Using::t_place != nullptr) Using::t_place->taken.store(false, std::memory_order_release);
-    Using::t_place = nullptr;
+    if (t_user_place != nullptr) t_user_place->taken.store(false, std::memory_order_release);
+    t_user_place = nullptr;
   }
 };
-constinit std::atomic<Using::Place*> PlaceKeeper::all{nullptr};
 
-constinit thread_local Using::Place* Using::t_place = nullptr;
+}  // namespace
 
-Using::Place* Using::PlaceOfThisThread() noexcept {
-  if (t_place == nullptr) [[unlikely]] {
-    static thread_local PlaceKeeper keeper;
-    [[maybe_unused]] PlaceKeeper* made = &keeper;  // now, so that its end comes
-    t_place = PlaceKeeper::Take();
+constinit thread_local UserPlace* t_user_place = nullptr;
+
+UserPlace* TakeUserPlace() noexcept {
+  static thread_local PlaceKeeper keeper;
+  [[maybe_unused]] PlaceKeeper* made = &keeper;  // now, so that its end comes
+  for (auto* place = g_places.load(std::memory_order_acquire); place != nullptr; place = place->next) {
+    bool taken = false;
+    if (!place->taken.load(std::memory_order_relaxed) &&
+        place->taken.compare_exchange_strong(taken, true, std::memory_order_acq_rel)) {
+      return t_user_place = place;
+    }
   }
-  return t_place;
+  auto* place = new UserPlace();
+  place->next = g_places.load(std::memory_order_relaxed);
+  while (!g_places.compare_exchange_weak(place->next, place, std::memory_order_acq_rel)) {
+  }
+  return t_user_place = place;
 }
 
-Using::Using() noexcept : place_(PlaceOfThisThread()), before_(place_->uses.load(std::memory_order_relaxed)) {
-  if (before_ != nullptr) {
-    state_ = before_;
-    return;
-  }
+SessionState* Using::Begin() noexcept {
   for (;;) {
-    state_ = g_session.load(std::memory_order_acquire);
-    if (state_ == nullptr) return;
+    SessionState* state = g_session.load(std::memory_order_acquire);
+    if (state == nullptr) return nullptr;
     if (g_needs_fence.load(std::memory_order_relaxed)) [[unlikely]] {
-      place_->uses.store(state_);
+      place_->uses.store(state);
     } else {
-      place_->uses.store(state_, std::memory_order_relaxed);
+      place_->uses.store(state, std::memory_order_relaxed);
       std::atomic_signal_fence(std::memory_order_seq_cst);
     }
-    if (g_session.load() == state_) [[likely]]
-      return;
+    if (g_session.load() == state) [[likely]]
+      return state;
   }
 }
 
-Using::~Using() {
-  if (before_ == nullptr) place_->uses.store(nullptr, std::memory_order_release);
-}
+uint32_t Using::epoch() const { return need().epoch; }
 
 SessionState& Using::need() const {
   if (state_ && !Runtime::forked()) [[likely]]
@@ -100,8 +81,8 @@ void PrepareUsing() {
 
 void AwaitUsers(SessionState* state) {
   if (!g_needs_fence.load()) Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
-  const Using::Place* own = Using::t_place;
-  for (auto* place = PlaceKeeper::all.load(std::memory_order_acquire); place != nullptr; place = place->next) {
+  const UserPlace* own = t_user_place;
+  for (auto* place = g_places.load(std::memory_order_acquire); place != nullptr; place = place->next) {
     while (place != own && place->uses.load() == state) {
       timespec moment{0, 100'000};
       nanosleep(&moment, nullptr);
@@ -110,7 +91,7 @@ void AwaitUsers(SessionState* state) {
 }
 
 bool IsUsed(SessionState* state) {
-  for (auto* place = PlaceKeeper::all.load(std::memory_order_acquire); place != nullptr; place = place->next) {
+  for (auto* place = g_places.load(std::memory_order_acquire); place != nullptr; place = place->next) {
     if (place->uses.load(std::memory_order_acquire) == state) return true;
   }
   return false;

@@ -34,6 +34,8 @@ struct SessionState {
 extern std::atomic<SessionState*> g_session;  // nullptr while no session is open; looked at by way of Using
 extern std::atomic<uint64_t> g_blocks;        // that look into shared memory
 
+// Of the program `weft`; throws if it is not found.
+std::string ProgramPath();
 // Of session_use.cc. Before the first session:
 void PrepareUsing();
 // Returns when no other thread uses the session, which g_session no longer names.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api_cpp/state.h"
+#include "weft/remote.h"
 
 namespace weft::detail {
 
@@ -18,6 +19,9 @@ struct Bound {
 // Resources as options name them; throws std::invalid_argument for what cannot be.
 core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
                               const std::vector<std::pair<std::string, double>>& resources, bool as_guest = false);
+
+// Adds where it is wanted to a shape; throws std::invalid_argument for what cannot be.
+void AddPlacement(core::ResourceAmounts& shape, const SchedulingStrategy& strategy, const LabelSelector& labels);
 
 void FillTemplate(core::TaskTemplate& what, const TaskOptions& options, const std::string& name);
 

@@ -450,10 +450,10 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
   what.num_returns = 0;
   what.max_retries = 0;
   double max_restarts;
-  if (!ReadShape(creation, "placement_cpus", request.to_place) || !ReadShape(creation, "num_cpus", request.to_hold) ||
-      !Number(creation, "max_restarts", &max_restarts) || !Text(creation, "name", &request.name) ||
-      !Text(creation, "namespace", &request.name_space) || !Flag(creation, "detached", &request.detached) ||
-      !Flag(creation, "get_if_exists", &request.get_if_exists) ||
+  if (!ReadShape(creation, "placement_cpus", request.to_place) || !ReadPlacement(creation, request.to_place) ||
+      !ReadShape(creation, "num_cpus", request.to_hold) || !Number(creation, "max_restarts", &max_restarts) ||
+      !Text(creation, "name", &request.name) || !Text(creation, "namespace", &request.name_space) ||
+      !Flag(creation, "detached", &request.detached) || !Flag(creation, "get_if_exists", &request.get_if_exists) ||
       !Flag(creation, "out_of_order", &request.out_of_order) || !Text(creation, "worker_blob", &what.actor_options)) {
     return nullptr;
   }

@@ -246,7 +246,7 @@ bool WaitForObjects(Runtime* runtime, const std::vector<Object*>& objects, int64
         continue;
       case core::WaitOutcome::kTimedOut: {
         size_t pending = 0;
-        for (Object* object : objects) pending += !object->resolved();
+        for (Object* object : objects) pending += !object->settled();
         double seconds = timeout && timeout != Py_None ? PyFloat_AsDouble(timeout) : 0;
         char text[160];
         std::snprintf(text, sizeof text,
@@ -304,7 +304,7 @@ PyObject* Get(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwna
     bool ok = true;
     int64_t deadline = timeout ? DeadlineOf(timeout, &ok) : -1;
     if (!ok) return nullptr;
-    if (!object->resolved() && !WaitForObjects(runtime, {object}, deadline, timeout)) return nullptr;
+    if (!object->here() && !WaitForObjects(runtime, {object}, deadline, timeout)) return nullptr;
     return ValueOf(runtime, object);
   }
   if (!PyList_Check(refs) && !PyTuple_Check(refs)) return NotARef("get()", refs);
@@ -326,7 +326,7 @@ PyObject* Get(PyObject*, PyObject* const* args, Py_ssize_t nargs, PyObject* kwna
     }
     objects[static_cast<size_t>(i)] = ObjectOf(item);
     if (!objects[static_cast<size_t>(i)]) return nullptr;
-    all_ready = all_ready && objects[static_cast<size_t>(i)]->resolved();
+    all_ready = all_ready && objects[static_cast<size_t>(i)]->here();
   }
   if (!all_ready && !WaitForObjects(runtime, objects, deadline, timeout)) return nullptr;
   Owned values(PyList_New(count));
@@ -400,7 +400,7 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
     }
     ref->stamp = stamp;
     aliases |= ref->alias;
-    if (at_done < wanted && ref->object->resolved()) {
+    if (at_done < wanted && ref->object->settled()) {
       Py_INCREF(item);
       PyList_SET_ITEM(done.get(), at_done++, item);
     } else if (at_rest < count - wanted) {
@@ -427,7 +427,7 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
   auto ready_count = [&](Py_ssize_t limit) {
     Py_ssize_t found = 0;
     for (Py_ssize_t i = 0; i < count && found < limit; ++i) {
-      found += reinterpret_cast<RefObject*>(items[i])->object->resolved();
+      found += reinterpret_cast<RefObject*>(items[i])->object->settled();
     }
     return found;
   };
@@ -469,7 +469,7 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
   Py_ssize_t i = 0;
   for (; i < count && at_done < ready; ++i) {
     Py_INCREF(items[i]);
-    if (reinterpret_cast<RefObject*>(items[i])->object->resolved()) {
+    if (reinterpret_cast<RefObject*>(items[i])->object->settled()) {
       PyList_SET_ITEM(done.get(), at_done++, items[i]);
     } else if (at_rest < count - ready) {
       PyList_SET_ITEM(rest.get(), at_rest++, items[i]);
@@ -624,7 +624,7 @@ bool IsReady(nb::object ref) {
   if (!IsRef(ref.ptr())) throw nb::type_error("is_ready() expects an ObjectRef");
   Object* object = ObjectOf(ref.ptr());
   if (!object) throw nb::python_error();
-  return object->resolved();
+  return object->settled();
 }
 
 // A plain function, because a pickle names it.

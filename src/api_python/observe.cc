@@ -10,6 +10,7 @@
 #include "events/event_log.h"
 #include "runtime/observation.h"
 #include "wire/messages.h"
+#include "wire/placement.h"
 #include "wire/state_report.h"
 
 namespace weft::python {
@@ -28,6 +29,23 @@ nb::dict Amounts(const core::ResourceAmounts& amounts) {
     result[Text(name)] = static_cast<double>(amount) / static_cast<double>(core::kResourceUnit);
   }
   return result;
+}
+
+nb::dict Listed(const core::NodeListed& node) {
+  nb::dict row;
+  row["node_id"] = Text(core::NodeIdText(node.session, node.node));
+  row["alive"] = node.alive != 0;
+  row["head"] = node.head != 0;
+  row["own"] = node.own != 0;
+  row["name"] = Text(node.name);
+  row["address"] = Text(node.address);
+  row["total"] = Amounts(node.total);
+  row["available"] = Amounts(node.available);
+  nb::dict labels;
+  for (const auto& [key, value] : node.labels) labels[Text(key)] = Text(value);
+  row["labels"] = labels;
+  row["why"] = Text(node.why);
+  return row;
 }
 
 // (kind, process, task, object, name, attempt, outcome, lane, begin, end)
@@ -97,6 +115,9 @@ nb::dict Observe(uint32_t uid, int pid, uint32_t what, uint32_t limit, double ti
   } else {
     result["node"] = nb::none();
   }
+  nb::list nodes;
+  for (const auto& listed : seen.nodes) nodes.append(Listed(listed));
+  result["nodes"] = nodes;
   nb::list processes, actors, output, reports;
   for (const auto& process : seen.processes) {
     nb::dict row;
@@ -135,24 +156,23 @@ nb::dict Observe(uint32_t uid, int pid, uint32_t what, uint32_t limit, double ti
   return result;
 }
 
-// {"total": {...}, "available": {...}} of this process's own session.
-nb::dict SessionResources() {
+// The nodes that this process's own session has.
+nb::list SessionNodes() {
   Runtime* runtime = NeedRuntime();
   if (!runtime) throw nb::python_error();
   const int pid = runtime->node_pid();
   core::Observation seen;
   {
     nb::gil_scoped_release release;
-    seen = core::Ask(::geteuid(), pid, 0, 0, core::NowNs() + core::kPatienceNs);
+    seen = core::Ask(::geteuid(), pid, core::kObserveNodes, 0, core::NowNs() + core::kPatienceNs);
   }
   if (!seen.node) {
     RaiseSystemError("WeftError\nthe node daemon cannot be asked for its resources: " + seen.error);
     throw nb::python_error();
   }
-  nb::dict result;
-  result["total"] = Amounts(seen.node->total);
-  result["available"] = Amounts(seen.node->available);
-  return result;
+  nb::list nodes;
+  for (const auto& listed : seen.nodes) nodes.append(Listed(listed));
+  return nodes;
 }
 
 }  // namespace
@@ -163,7 +183,7 @@ nb::object Text(std::string_view text) {
 
 void DefineObserve(nb::module_& m) {
   m.def("observe", &Observe, nb::arg("uid"), nb::arg("pid"), nb::arg("what"), nb::arg("limit"), nb::arg("timeout"));
-  m.def("resources", &SessionResources);
+  m.def("nodes", &SessionNodes);
   m.def("node_pid", [] { return g_runtime ? g_runtime->node_pid() : 0; });
 }
 

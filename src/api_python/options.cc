@@ -78,6 +78,14 @@ bool ReadShape(PyObject* options, const char* cpus_name, core::ResourceAmounts& 
   return true;
 }
 
+bool ReadPlacement(PyObject* options, core::ResourceAmounts& shape) {
+  std::string placement;
+  if (!Text(options, "placement", &placement)) return false;
+  if (!placement.empty()) shape.emplace_back(std::move(placement), 1);
+  std::sort(shape.begin(), shape.end());
+  return true;
+}
+
 void AskForPythonWorker(Runtime* runtime, core::ResourceAmounts& shape) {
   if (runtime->welcome().python_workers != 0) return;
   shape.emplace_back(core::kGuestWorker, 1);

@@ -13,6 +13,8 @@ bool Text(PyObject* options, const char* name, std::string* value);  // str or b
 bool Flag(PyObject* options, const char* name, bool* value);
 // num_gpus, memory and resources, and the CPUs of the attribute `cpus`; sorted.
 bool ReadShape(PyObject* options, const char* cpus, core::ResourceAmounts& shape);
+// Where it is wanted, if anywhere: the attribute `placement`. Added to a shape.
+bool ReadPlacement(PyObject* options, core::ResourceAmounts& shape);
 // In the session of a C++ program, whose own workers know no Python.
 void AskForPythonWorker(Runtime* runtime, core::ResourceAmounts& shape);
 

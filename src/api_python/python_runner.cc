@@ -11,6 +11,7 @@
 #include "api_python/buffers.h"
 #include "base/clock.h"
 #include "wire/languages.h"
+#include "wire/placement.h"
 
 namespace weft::python {
 
@@ -564,7 +565,7 @@ PyObject* CurrentCall(PyObject*, PyObject*) {
     if (!item || PyList_Append(gpus.get(), item.get()) != 0) return nullptr;
   }
   for (const auto& [name, amount] : lease.resources) {
-    if (name == core::kGuestWorker) continue;
+    if (name == core::kGuestWorker || core::IsPlacement(name)) continue;
     Owned item(PyFloat_FromDouble(static_cast<double>(amount) / core::kResourceUnit));
     if (!item || PyDict_SetItemString(resources.get(), name.c_str(), item.get()) != 0) return nullptr;
   }
@@ -594,12 +595,12 @@ PyObject* ProcessInfo(PyObject*, PyObject*) {
   Runtime* runtime = NeedRuntime();
   if (!runtime) return nullptr;
   const core::Welcome& welcome = runtime->welcome();
-  char node[33], job[17];
-  std::snprintf(node, sizeof node, "%016llx%016llx", static_cast<unsigned long long>(welcome.session), 1ull);
+  char job[17];
+  const std::string node = core::NodeIdText(welcome.session, core::NodeOf(welcome));
   std::snprintf(job, sizeof job, "%08llx", static_cast<unsigned long long>(welcome.driver.value));
   return Py_BuildValue("{sKsKsOsssssI}", "process", static_cast<unsigned long long>(welcome.process.value), "driver",
                        static_cast<unsigned long long>(welcome.driver.value), "is_worker",
-                       g_runner ? Py_True : Py_False, "node_id", node, "job_id", job, "cpus", welcome.cpus);
+                       g_runner ? Py_True : Py_False, "node_id", node.c_str(), "job_id", job, "cpus", welcome.cpus);
 }
 
 PyObject* TakeInterrupt(PyObject*, PyObject*) { return PyBool_FromLong(g_runner && g_runner->TakeInterrupt()); }

@@ -93,9 +93,9 @@ bool Prepare(RemoteFunctionObject* f, Runtime* runtime) {
   core::TaskTemplate what;
   core::ResourceAmounts shape;
   double num_returns, max_retries;
-  if (!ReadShape(f->options, "num_cpus", shape) || !Number(f->options, "num_returns", &num_returns) ||
-      !Number(f->options, "max_retries", &max_retries) || !Text(f->options, "name", &what.name) ||
-      !Text(f->options, "retry_payload", &what.retry_exceptions)) {
+  if (!ReadShape(f->options, "num_cpus", shape) || !ReadPlacement(f->options, shape) ||
+      !Number(f->options, "num_returns", &num_returns) || !Number(f->options, "max_retries", &max_retries) ||
+      !Text(f->options, "name", &what.name) || !Text(f->options, "retry_payload", &what.retry_exceptions)) {
     return false;
   }
   if (what.name.empty()) what.name = name;

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/close_range.h>
 #include <pwd.h>
 #include <signal.h>
@@ -32,6 +33,7 @@
 #include "os/tcp.h"
 #include "os/token_file.h"
 #include "scheduling/resources.h"
+#include "wire/placement.h"
 
 namespace weft::core {
 namespace {
@@ -48,8 +50,17 @@ constexpr const char* kStartHelp =
     "  --resource=NAME=N   a resource of your own; may be given several times\n"
     "  --object-store-memory=BYTES\n"
     "  --name=NAME         of the node (default: the machine's)\n"
+    "  --labels=K=V,...    what tasks can choose the node by (label_selector)\n"
     "  --token-file=FILE   the secret that nodes know each other by (default ~/.weft/token; made if it is missing)\n"
-    "  --block             stay in the foreground until stopped\n";
+    "  --tls-cert=FILE --tls-key=FILE --tls-ca=FILE\n"
+    "                      links with TLS: this node's certificate and key, and who vouches for the others (PEM)\n"
+    "  --block             stay in the foreground until stopped\n"
+    "  --json              say what was started as one line of JSON\n"
+    "\n"
+    "for programs that start nodes:\n"
+    "  --token-fd=N        read the token from this descriptor instead of a file\n"
+    "  --log-fd=N          write the node's log to this descriptor\n"
+    "  --end-with-parent   end the node when the process that runs `weft start` has ended, however it ends\n";
 
 constexpr const char* kStopHelp =
     "usage: weft stop [--address=HOST:PORT]\n"
@@ -133,6 +144,87 @@ ResourceAmounts Resources(const Arguments& arguments) {
   return result;
 }
 
+NodeLabels Labels(const Arguments& arguments) {
+  NodeLabels labels;
+  for (const std::string& list : arguments.All("--labels")) {
+    for (size_t at = 0; at <= list.size();) {
+      const size_t comma = std::min(list.find(',', at), list.size());
+      const std::string text = list.substr(at, comma - at);
+      const size_t equals = text.find('=');
+      if (equals == std::string::npos) throw Mistake{"--labels wants KEY=VALUE,..., not '" + text + "'"};
+      labels.emplace_back(text.substr(0, equals), text.substr(equals + 1));
+      if (const std::string why = WhyNoLabel(labels.back().first, labels.back().second); !why.empty()) {
+        throw Mistake{"--labels: " + why};
+      }
+      at = comma + 1;
+    }
+  }
+  std::sort(labels.begin(), labels.end());
+  for (size_t i = 1; i < labels.size(); ++i) {
+    if (labels[i - 1].first == labels[i].first) throw Mistake{"the label '" + labels[i].first + "' is given twice"};
+  }
+  return labels;
+}
+
+// An open descriptor that the caller of this program has given us.
+std::optional<int> Descriptor(const Arguments& arguments, const std::string& name) {
+  auto number = arguments.Number(name, true);
+  if (!number) return std::nullopt;
+  if (*number < 3 || *number > 1e9 || ::fcntl(static_cast<int>(*number), F_GETFD) < 0) {
+    throw Mistake{name + " must be an open descriptor of at least 3"};
+  }
+  return static_cast<int>(*number);
+}
+
+Result<std::string> Token(const Arguments& arguments, bool head, const std::string& file) {
+  if (auto descriptor = Descriptor(arguments, "--token-fd")) {
+    if (arguments.Has("--token-file")) throw Mistake{"say either --token-file or --token-fd"};
+    return ReadToken(*descriptor, "the token that was handed over");
+  }
+  return head ? ReadOrCreateTokenFile(file) : ReadTokenFile(file);
+}
+
+// A pidfd of the process that runs us.
+Result<UniqueFd> Parent() {
+  const pid_t parent = ::getppid();
+  UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, parent, 0)));
+  if (!fd) return Error{ErrorKind::kUnavailable, std::string("--end-with-parent: no pidfd: ") + strerror(errno)};
+  // Nobody else can have taken its number while it was still our parent.
+  if (::getppid() != parent) return Error{ErrorKind::kGone, "--end-with-parent: the parent has ended already"};
+  return fd;
+}
+
+std::string Json(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    if (static_cast<unsigned char>(c) < ' ') {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", c);
+      quoted += escaped;
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "\"";
+}
+
+// The daemon does not stay in our folder.
+std::string Absolute(const std::string& path) {
+  char folder[PATH_MAX];
+  if (path.empty() || path[0] == '/' || ::getcwd(folder, sizeof folder) == nullptr) return path;
+  return std::string(folder) + "/" + path;
+}
+
+TlsSettings Tls(const Arguments& arguments) {
+  TlsSettings tls{Absolute(arguments.Get("--tls-cert")), Absolute(arguments.Get("--tls-key")),
+                  Absolute(arguments.Get("--tls-ca"))};
+  if (tls.enabled() && (tls.certificate_file.empty() || tls.key_file.empty() || tls.ca_file.empty())) {
+    throw Mistake{"TLS needs all three: --tls-cert, --tls-key and --tls-ca"};
+  }
+  return tls;
+}
+
 std::string HomeFolder() {
   if (const char* home = std::getenv("HOME"); home && *home) return home;
   const passwd* entry = ::getpwuid(::geteuid());
@@ -161,7 +253,7 @@ void Report(int pipe, const std::string& text) {
 
 int Serve(const LastingNodeOptions& options, int ready) {
   auto daemon = NodeDaemon::CreateLasting(options, [ready](Result<std::string> outcome) {
-    Report(ready, outcome ? *outcome : "!" + outcome.error().message);
+    Report(ready, outcome ? std::to_string(::getpid()) + " " + *outcome : "!" + outcome.error().message);
     ::close(ready);
   });
   if (!daemon) {
@@ -169,6 +261,12 @@ int Serve(const LastingNodeOptions& options, int ready) {
     return 1;
   }
   return (*daemon)->Run();
+}
+
+int Await(pid_t child) {
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
 int Start(const Arguments& arguments) {
@@ -181,6 +279,9 @@ int Start(const Arguments& arguments) {
   options.head = head;
   options.host = arguments.Get("--host", "127.0.0.1");
   options.name = arguments.Get("--name", MachineName());
+  options.labels = Labels(arguments);
+  options.tls = Tls(arguments);
+  const auto log_descriptor = Descriptor(arguments, "--log-fd");
   if (head) {
     const double port = arguments.Number("--port", true).value_or(6380);
     if (port > 65535) throw Mistake{"--port must be at most 65535"};
@@ -190,7 +291,7 @@ int Start(const Arguments& arguments) {
     if (auto parsed = ParseHostPort(options.head_address); !parsed) throw Mistake{parsed.error().message};
   }
   const std::string token_file = arguments.Get("--token-file", HomeFolder() + "/.weft/token");
-  auto token = head ? ReadOrCreateTokenFile(token_file) : ReadTokenFile(token_file);
+  auto token = Token(arguments, head, token_file);
   if (!token) {
     std::fprintf(stderr, "weft start: %s\n", token.error().message.c_str());
     if (!head && token.error().kind == ErrorKind::kGone) {
@@ -202,9 +303,10 @@ int Start(const Arguments& arguments) {
   }
   options.token = *token;
 
-  auto folder = LogFolder();
-  if (!folder) {
-    std::fprintf(stderr, "weft start: %s\n", folder.error().message.c_str());
+  auto folder = log_descriptor ? Result<std::string>("") : LogFolder();
+  auto parent = arguments.Has("--end-with-parent") ? Parent() : Result<UniqueFd>(UniqueFd());
+  if (!folder || !parent) {
+    std::fprintf(stderr, "weft start: %s\n", (folder ? parent.error() : folder.error()).message.c_str());
     return 1;
   }
   int pipe[2];
@@ -229,16 +331,19 @@ int Start(const Arguments& arguments) {
     ::umask(077);
     if (!block) {
       const std::string path = *folder + "/node-" + std::to_string(::getpid()) + ".log";
-      const int log = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
+      const int log =
+          log_descriptor ? *log_descriptor : ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
       const int null = ::open("/dev/null", O_RDWR);
       ::dup2(null, 0);
       ::dup2(null, 1);
       ::dup2(log >= 0 ? log : null, 2);
       if (::chdir("/") != 0) return 1;
     }
-    ::dup2(pipe[1], 3);
-    ::fcntl(3, F_SETFD, FD_CLOEXEC);
-    ::syscall(SYS_close_range, 4u, ~0u, 0);
+    // What is to stay comes to 3 and 4, by way of numbers at which neither can be.
+    const int kept_pipe = ::fcntl(pipe[1], F_DUPFD, 5), kept_parent = *parent ? ::fcntl(parent->get(), F_DUPFD, 5) : -1;
+    ::dup3(kept_pipe, 3, O_CLOEXEC);
+    if (*parent) options.parent = ::dup3(kept_parent, 4, O_CLOEXEC);
+    ::syscall(SYS_close_range, *parent ? 5u : 4u, ~0u, 0);
     ::_exit(Serve(options, 3));
   }
   ::close(pipe[1]);
@@ -253,6 +358,14 @@ int Start(const Arguments& arguments) {
     if (block) ::waitpid(child, nullptr, 0);
     return 1;
   }
+  const std::string pid = answer.substr(0, answer.find(' '));
+  answer.erase(0, pid.size() + 1);
+  if (arguments.Has("--json")) {
+    std::printf("{\"address\": %s, \"pid\": %s, \"name\": %s, \"head\": %s}\n", Json(answer).c_str(), pid.c_str(),
+                Json(options.name).c_str(), head ? "true" : "false");
+    std::fflush(stdout);
+    return block ? Await(child) : 0;
+  }
   std::printf("weft: this machine is %s the cluster %s\n", head ? "the head of" : "a node of", answer.c_str());
   if (head) {
     std::printf("  another machine joins with   weft start --address=%s   (and a copy of %s)\n", answer.c_str(),
@@ -262,17 +375,17 @@ int Start(const Arguments& arguments) {
       "  a program on it says         weft.init(address=\"auto\")  or  weft::init({.address = \"auto\"})\n"
       "  it is ended by               weft stop\n");
   std::fflush(stdout);
-  if (!block) return 0;
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+  return block ? Await(child) : 0;
 }
 
 int Stop(const Arguments& arguments) {
   const std::string address = arguments.Get("--address");
   std::vector<pid_t> stopped;
   int failures = 0;
-  for (const NodeSocket& node : FindNodeSockets(::geteuid())) {
+  auto nodes = FindNodeSockets(::geteuid());
+  // Heads last, so that nobody is left behind who looks for one.
+  std::reverse(nodes.begin(), nodes.end());
+  for (const NodeSocket& node : nodes) {
     if (!address.empty() && node.cluster != address) continue;
     // The name says who it is; the kernel says who it really is.
     auto socket = ConnectAbstract(node.name);
@@ -320,10 +433,11 @@ int Run(const char* command, const char* help, int count, char** arguments, cons
 
 int StartNode(int count, char** arguments) {
   return Run("start", kStartHelp, count, arguments, [&] {
-    return Start(Arguments(count, arguments,
-                           {"--port", "--host", "--address", "--num-cpus", "--num-gpus", "--resource",
-                            "--object-store-memory", "--name", "--token-file"},
-                           {"--head", "--block"}));
+    return Start(Arguments(
+        count, arguments,
+        {"--port", "--host", "--address", "--num-cpus", "--num-gpus", "--resource", "--object-store-memory", "--name",
+         "--labels", "--token-file", "--token-fd", "--log-fd", "--tls-cert", "--tls-key", "--tls-ca"},
+        {"--head", "--block", "--json", "--end-with-parent"}));
   });
 }
 

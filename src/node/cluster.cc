@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "base/clock.h"
 #include "os/entropy.h"
 #include "os/tcp.h"
+#include "wire/placement.h"
 
 namespace weft::core {
 namespace {
@@ -20,6 +22,9 @@ constexpr int64_t kDialAgainNs = 100'000'000;
 
 // How long a node that starts may take to become a member.
 constexpr int64_t kJoinNs = 15'000'000'000;
+
+// Nodes that have gone and are still told of.
+constexpr size_t kMostGone = 100;
 
 uint64_t WishKey(NodeNumber asker, uint64_t wish) { return uint64_t{asker.value} << 40 | wish; }
 
@@ -42,31 +47,53 @@ class Cluster::Peer final : public Link::Handler {
       cluster_.lease_->Handle(HeadLinked{NowNs()}, actions);
       cluster_.Perform(actions);
     }
-    for (auto& bytes : std::exchange(waiting, {})) Send(bytes);
+    for (auto& queued : std::exchange(waiting, {})) {
+      if (queued.keeper) {
+        SendChunk(queued.bytes, queued.payload, std::move(queued.keeper));
+      } else {
+        Send(queued.bytes);
+      }
+    }
   }
   void LinkMessage(Link&, std::string_view bytes) override { cluster_.Received(*this, bytes); }
   uint8_t* LinkChunkBegan(Link&, std::string_view header, size_t bytes) override {
     ChunkHead head;
-    if (header.size() != sizeof head || !node) return nullptr;
+    if (header.size() != sizeof head || !Other()) return nullptr;
     std::memcpy(&head, header.data(), sizeof head);
     chunk_bytes_ = bytes;
-    return cluster_.host_.ChunkBegan(node, head, bytes);
+    chunk_request = head.request;
+    return cluster_.host_.ChunkBegan(Other(), head, bytes);
   }
   void LinkChunkEnded(Link&, std::string_view header) override {
     ChunkHead head;
-    if (header.size() != sizeof head || !node) return;
+    chunk_request = 0;
+    if (header.size() != sizeof head || !Other()) return;
     std::memcpy(&head, header.data(), sizeof head);
-    cluster_.host_.ChunkEnded(node, head, chunk_bytes_);
+    cluster_.host_.ChunkEnded(Other(), head, chunk_bytes_);
   }
   void LinkClosed(Link&, const Error& why) override { cluster_.Lost(*this, why); }
   void Send(std::string_view bytes) {
     if (!ready) {
-      waiting.emplace_back(bytes);
+      waiting.push_back({std::string(bytes), {}, nullptr});
       return;
     }
     // A queue of 64 MB that nobody reads: the peer is as good as gone, and its beats will say so.
     [[maybe_unused]] auto outcome = link->Send(bytes);
   }
+  void SendChunk(std::string_view header, std::span<const uint8_t> payload, std::shared_ptr<const void> keeper) {
+    if (!ready) {
+      waiting.push_back({std::string(header), payload, std::move(keeper)});
+      return;
+    }
+    [[maybe_unused]] auto outcome = link->SendChunk(header, payload, std::move(keeper));
+  }
+  NodeNumber Other() const { return to_head ? cluster_.head_ : node; }
+
+  struct Waiting {  // a message, or a chunk with its header
+    std::string bytes;
+    std::span<const uint8_t> payload;
+    std::shared_ptr<const void> keeper;
+  };
 
   Cluster& cluster_;
   const uint64_t number;
@@ -74,8 +101,9 @@ class Cluster::Peer final : public Link::Handler {
   std::unique_ptr<Link> link;
   bool ready = false;
   bool to_head = false;
-  bool joining = false;             // on the head: of a node that is or wants to be a member
-  std::deque<std::string> waiting;  // until it is ready
+  bool joining = false;         // on the head: of a node that is or wants to be a member
+  std::deque<Waiting> waiting;  // until it is ready
+  uint64_t chunk_request = 0;   // of the chunk that is being received; 0: none
 
  private:
   size_t chunk_bytes_ = 0;
@@ -95,7 +123,7 @@ class Cluster::Dialled final : public Link::Handler {
   void Release(Link& ready) {
     auto socket = ready.ReleaseSocket();
     released_ = true;
-    if (ready.NextDeadline() == INT64_MAX) cluster_.ended_.push_back(number_);  // plain: nothing is relayed
+    if (!cluster_.settings_.tls) cluster_.ended_.push_back(number_);  // nothing is relayed
     cluster_.host_.ChannelConnected(submitter_, worker_, dialled_, std::move(socket));
   }
 
@@ -120,6 +148,11 @@ Cluster::~Cluster() = default;
 
 Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingNodeOptions& options, Host& host) {
   std::unique_ptr<Cluster> cluster(new Cluster(loop, options, host));
+  if (options.tls.enabled()) {
+    auto tls = TlsContext::Load(options.tls);
+    if (!tls) return tls.error();
+    cluster->settings_.tls = std::move(*tls);
+  }
   if (options.head) {
     uint64_t id[2];
     FillWithEntropy({reinterpret_cast<uint8_t*>(id), sizeof id});
@@ -136,7 +169,7 @@ Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingN
     // The head is the first member, over a link that never closes.
     std::vector<MembershipAction> actions;
     JoinAsked self{.link = cluster->next_peer_++, .protocol = kNodeProtocolVersion, .now_ns = NowNs()};
-    self.node = {cluster->identity_, options.name, cluster->own_address_, options.resources, {}};
+    self.node = {cluster->identity_, options.name, cluster->own_address_, options.resources, options.labels};
     cluster->self_ = cluster->membership_->next_number();
     cluster->own_link_ = self.link;
     cluster->membership_->Handle(self, actions);
@@ -243,6 +276,8 @@ void Cluster::Received(Peer& peer, std::string_view bytes) {
 void Cluster::Lost(Peer& peer, const Error& why) {
   ended_.push_back(peer.number);
   peer.ready = false;
+  peer.waiting.clear();
+  if (self_ && Knows(peer.Other())) host_.LinkBroken(peer.Other());
   const int64_t now = NowNs();
   if (peer.to_head) {
     if (head_link_ != peer.number) return;
@@ -314,9 +349,20 @@ void Cluster::SendToAll(const NodeMessage& message) {
 
 void Cluster::SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
                         std::shared_ptr<const void> keeper) {
-  Peer* peer = PeerFor(to);
-  if (!peer || !peer->ready) return;
-  [[maybe_unused]] auto outcome = peer->link->SendChunk(HeaderBytes(head), payload, std::move(keeper));
+  if (Peer* peer = PeerFor(to)) peer->SendChunk(HeaderBytes(head), payload, std::move(keeper));
+}
+
+void Cluster::DiscardChunk(NodeNumber from, uint64_t request) {
+  for (auto& [number, peer] : peers_) {
+    if (peer->Other() == from && peer->chunk_request == request) peer->link->DiscardChunk();
+  }
+}
+
+std::string Cluster::Describe(NodeNumber node) const {
+  const std::string number = "node " + std::to_string(node.value);
+  if (auto found = nodes_.find(node); found != nodes_.end()) return number + " (" + found->second.name + ")";
+  if (auto found = gone_.find(node); found != gone_.end()) return found->second;
+  return number + ", which is not in the cluster";
 }
 
 void Cluster::DialChannel(ProcessId submitter, ProcessId worker) {
@@ -370,7 +416,7 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
       return Perform(actions);
     }
     if (auto* appeared = std::get_if<NodeAppeared>(&message)) {
-      nodes_[appeared->node] = {appeared->name, appeared->address, appeared->resources};
+      nodes_[appeared->node] = {appeared->name, appeared->address, appeared->resources, appeared->labels};
       return;
     }
     if (auto* vanished = std::get_if<NodeVanished>(&message)) return Vanish(vanished->node, vanished->why);
@@ -391,6 +437,7 @@ void Cluster::ForgetJob(ProcessId job) {
 void Cluster::Vanish(NodeNumber node, const std::string& why) {
   auto known = nodes_.find(node);
   if (known == nodes_.end()) return;
+  gone_[node] = Describe(node) + ", which is no longer in the cluster (" + why + ")";
   const std::string described = "node " + std::to_string(node.value) + ", " + known->second.name + ": " + why;
   nodes_.erase(known);
   if (auto found = outgoing_.find(node); found != outgoing_.end()) {
@@ -400,6 +447,20 @@ void Cluster::Vanish(NodeNumber node, const std::string& why) {
   }
   told_jobs_.erase(node);
   host_.NodeIsGone(node, described);
+}
+
+// From what the shape says of its place. Returns why that cannot be.
+std::string Cluster::Place(const ResourceAmounts& shape, WorkWished& wished) const {
+  const std::string_view name = PlacementOf(shape);
+  Placement placement;
+  if (name.empty()) return "";
+  if (!DecodePlacement(name, &placement)) return "its placement cannot be understood";
+  wished.labels = placement.labels;
+  if (placement.spread) wished.strategy.kind = PlacementStrategy::Kind::kSpread;
+  if (placement.node.empty()) return "";
+  wished.strategy = {PlacementStrategy::Kind::kAffinity, NumberOfNodeId(session(), placement.node), placement.soft};
+  if (wished.strategy.node || placement.soft) return "";
+  return "the task asks for node " + placement.node + " only, and no such node belongs to this cluster (weft.nodes())";
 }
 
 void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
@@ -412,6 +473,7 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
     return Perform(decided);
   }
   if (auto* load = std::get_if<NodeLoad>(&message)) {
+    if (nodes_.contains(from)) available_[from] = load->available;
     scheduler_->Handle(NodeReported{from, load->placements_seen, load->available, load->free_gpus, load->leases, {}},
                        actions);
   } else if (auto* wish = std::get_if<WishSent>(&message)) {
@@ -423,15 +485,18 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
     } else if (wishes_.contains(key)) {
       scheduler_->Handle(WishChanged{id, wish->count, wish->placed_heard}, actions);
     } else {
+      WorkWished wished{.wish = id,
+                        .process = wish->process,
+                        .job = wish->job.value,
+                        .shape = WithoutPlacement(wish->shape),
+                        .count = wish->count,
+                        .depth = wish->depth};
+      if (const std::string why = Place(wish->shape, wished); !why.empty()) {
+        return Send(from, WishRefused{wish->wish, 1, why});
+      }
       wishes_[key] = *wish;
-      scheduler_->Handle(WorkWished{.wish = id,
-                                    .process = wish->process,
-                                    .job = wish->job.value,
-                                    .shape = wish->shape,
-                                    .count = wish->count,
-                                    .depth = wish->depth,
-                                    .actor = static_cast<bool>(wish->actor)},
-                         actions);
+      wished.actor = static_cast<bool>(wish->actor);
+      scheduler_->Handle(wished, actions);
     }
   } else if (auto* job = std::get_if<JobDescribed>(&message)) {
     KnowJob(std::move(*job));
@@ -453,15 +518,8 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
 void Cluster::Perform(std::vector<LeaseAction>& actions) {
   for (auto& action : std::exchange(actions, {})) {
     if (auto* join = std::get_if<SendJoin>(&action)) {
-      SendToHead(NodeJoins{join->was,
-                           join->epoch,
-                           join->beat,
-                           kNodeProtocolVersion,
-                           identity_,
-                           options_.name,
-                           own_address_,
-                           options_.resources,
-                           {}});
+      SendToHead(NodeJoins{join->was, join->epoch, join->beat, kNodeProtocolVersion, identity_, options_.name,
+                           own_address_, options_.resources, options_.labels});
     } else if (auto* beat = std::get_if<SendBeat>(&action)) {
       SendToHead(NodeBeat{beat->beat, beat->epoch});
     } else if (std::holds_alternative<LinkToHead>(action)) {
@@ -482,12 +540,13 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
         found->second->Send(
             EncodeNodeMessage(NodeAccepted{accept->node, self_, accept->epoch, accept->beat, accept->lease_ns}));
         for (const auto& [node, other] : nodes_) {
-          found->second->Send(EncodeNodeMessage(NodeAppeared{node, other.name, other.address, other.resources}));
+          found->second->Send(
+              EncodeNodeMessage(NodeAppeared{node, other.name, other.address, other.resources, other.labels}));
         }
       }
       if (accept->again) continue;
-      nodes_[accept->node] = {description.name, description.address, description.resources};
-      NodeAppeared news{accept->node, description.name, description.address, description.resources};
+      nodes_[accept->node] = {description.name, description.address, description.resources, description.labels};
+      NodeAppeared news{accept->node, description.name, description.address, description.resources, description.labels};
       for (auto& [number, peer] : peers_) {
         if (peer->joining && peer->node) peer->Send(EncodeNodeMessage(news));
       }
@@ -509,6 +568,14 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
     } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
       std::fprintf(stderr, "weft node: node %u (%s) is no longer in the cluster: %s\n", dead->node.value,
                    dead->name.c_str(), dead->why.c_str());
+      if (auto known = nodes_.find(dead->node); known != nodes_.end()) {
+        NodeListed last = ListedAs(dead->node, known->second);
+        last.alive = 0;
+        last.why = dead->why;
+        departed_.push_back(std::move(last));
+        if (departed_.size() > kMostGone) departed_.pop_front();
+      }
+      available_.erase(dead->node);
       std::vector<GlobalAction> decided;
       scheduler_->Handle(NodeLeft{dead->node}, decided);
       for (auto& [number, peer] : peers_) {
@@ -534,7 +601,7 @@ void Cluster::Perform(std::vector<GlobalAction>& actions) {
       }
       Send(place->wish.asker, WishServed{place->wish.number, place->count});
       Send(place->node,
-           WorkAssigned{place->wish.asker, place->wish.number, place->placement, place->process, job, place->shape,
+           WorkAssigned{place->wish.asker, place->wish.number, place->placement, place->process, job, wished.shape,
                         place->count, place->depth, wished.actor, wished.to_hold, wished.class_name});
     } else if (auto* unplace = std::get_if<UnplaceWork>(&action)) {
       Send(unplace->wish.asker, WishServed{unplace->wish.number, -static_cast<int64_t>(unplace->count)});
@@ -545,6 +612,29 @@ void Cluster::Perform(std::vector<GlobalAction>& actions) {
       Send(warn->wish.asker, WishRefused{warn->wish.number, 0, warn->why});
     }
   }
+}
+
+// ---- looking ------------------------------------------------------------------------------------------------------
+
+uint64_t Cluster::session() const { return std::strtoull(settings_.cluster_id.substr(0, 16).c_str(), nullptr, 16); }
+
+NodeListed Cluster::ListedAs(NodeNumber node, const OtherNode& known) const {
+  NodeListed listed{.node = node, .session = session()};
+  listed.head = node == (is_head() ? self_ : head_) ? 1 : 0;
+  listed.own = node == self_ ? 1 : 0;
+  listed.name = known.name;
+  listed.address = known.address;
+  listed.total = known.resources;
+  listed.labels = known.labels;
+  if (auto free = available_.find(node); free != available_.end()) listed.available = free->second;
+  return listed;
+}
+
+std::vector<NodeListed> Cluster::List() const {
+  std::vector<NodeListed> all(departed_.begin(), departed_.end());
+  for (const auto& [node, known] : nodes_) all.push_back(ListedAs(node, known));
+  std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
+  return all;
 }
 
 void Cluster::Leave() {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -45,6 +46,8 @@ class Cluster final : private LinkListener::AcceptHandler {
     // Where the payload of a chunk goes, and that it is there; see Link::Handler.
     virtual uint8_t* ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
     virtual void ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
+    // A link with the node has ended, and what was on its way with it. The node may be well.
+    virtual void LinkBroken(NodeNumber node) = 0;
 
    protected:
     ~Host() = default;
@@ -61,9 +64,16 @@ class Cluster final : private LinkListener::AcceptHandler {
     std::string name;
     std::string address;
     ResourceAmounts resources;
+    NodeLabels labels;
   };
   const std::map<NodeNumber, OtherNode>& nodes() const { return nodes_; }  // this one too
   bool Knows(NodeNumber node) const { return nodes_.contains(node); }
+  // In words, also of one that has gone: which, and why.
+  std::string Describe(NodeNumber node) const;
+  // Half of the cluster's id: the same on all its nodes, once this one has joined.
+  uint64_t session() const;
+  // All nodes, and the latest that have gone. Only the head knows what is available on them, and who has gone.
+  std::vector<NodeListed> List() const;
 
   // To another node, or to the head (0). What cannot be sent is lost: the head will declare the node dead.
   void Send(NodeNumber to, const NodeMessage& message);
@@ -71,6 +81,8 @@ class Cluster final : private LinkListener::AcceptHandler {
   void SendToAll(const NodeMessage& message);
   void SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
                  std::shared_ptr<const void> keeper);
+  // The chunk that is being received in answer to this request has no place any more (Link::DiscardChunk).
+  void DiscardChunk(NodeNumber from, uint64_t request);
   // Begins to connect; the host hears of the outcome.
   void DialChannel(ProcessId submitter, ProcessId worker);
   void Leave();
@@ -96,12 +108,14 @@ class Cluster final : private LinkListener::AcceptHandler {
   void Lost(Peer& peer, const Error& why);
   void Deliver(NodeNumber from, NodeMessage& message);
   void AtHead(NodeNumber from, NodeMessage& message);
+  std::string Place(const ResourceAmounts& shape, WorkWished& wished) const;
   void Perform(std::vector<LeaseAction>& actions);
   void Perform(std::vector<MembershipAction>& actions);
   void Perform(std::vector<GlobalAction>& actions);
   void Vanish(NodeNumber node, const std::string& why);
   Peer* PeerFor(NodeNumber node);
   void Bury();
+  NodeListed ListedAs(NodeNumber node, const OtherNode& known) const;
 
   EventLoop& loop_;
   const LastingNodeOptions options_;
@@ -114,6 +128,7 @@ class Cluster final : private LinkListener::AcceptHandler {
   NodeNumber self_;
   NodeNumber head_;  // on a node that has joined
   std::map<NodeNumber, OtherNode> nodes_;
+  std::map<NodeNumber, std::string> gone_;  // in words
 
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by number
   uint64_t next_peer_ = 1;
@@ -123,6 +138,8 @@ class Cluster final : private LinkListener::AcceptHandler {
   std::vector<uint64_t> ended_;             // peers and dialled links to be destroyed outside of their callbacks
   std::map<ProcessId, JobDescribed> jobs_;  // on the head: how to start workers, by driver
   std::map<NodeNumber, std::set<ProcessId>> told_jobs_;
+  std::map<NodeNumber, ResourceAmounts> available_;  // on the head: as each node said last
+  std::deque<NodeListed> departed_;                  // on the head: the latest
 
   std::unique_ptr<NodeLease> lease_;        // of a node that is not the head
   std::unique_ptr<Membership> membership_;  // on the head

@@ -20,10 +20,12 @@
 #include "events/event_log.h"
 #include "os/abstract_socket.h"
 #include "os/child_process.h"
+#include "os/entropy.h"
 #include "os/memory_limits.h"
 #include "os/socket.h"
 #include "transport/ring_channel.h"
 #include "wire/peer_message.h"
+#include "wire/placement.h"
 #include "wire/wait_facts.h"
 
 namespace weft::core {
@@ -141,7 +143,12 @@ int NodeDaemon::Run() {
       }
     }
     if (cluster_ && !ended_) cluster_->Tick(now);
+    if (exchange_ && !ended_) {
+      exchange_->Tick(NowNs());
+      Settle();
+    }
     if (!redials_.empty() && !ended_) DialAgain(now);
+    AnswerWithoutHead(now);
     TellHead();
     FlushAll();
     PauseOrResumeOutput();
@@ -166,7 +173,9 @@ int64_t NodeDaemon::NextDeadline() const {
     if (job->guest_pool) next = std::min(next, job->guest_pool->next_wakeup_ns());
   }
   if (cluster_) next = std::min(next, cluster_->NextDeadline());
+  if (exchange_) next = std::min(next, exchange_->NextDeadline());
   for (const auto& [pair, redial] : redials_) next = std::min(next, redial.at_ns);
+  if (!asked_nodes_.empty()) next = std::min(next, asked_nodes_.begin()->second.until_ns);
   if (scheduler_) {
     next = std::min({next, scheduler_->next_wakeup_ns(), directory_.next_wakeup_ns()});
     next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
@@ -284,6 +293,11 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
 
 void NodeDaemon::SetUp(ResourceAmounts resources, uint64_t store_bytes) {
   resources_ = resources;
+  if (cluster_) {
+    session_ = cluster_->session();
+  } else {
+    FillWithEntropy({reinterpret_cast<uint8_t*>(&session_), sizeof session_});
+  }
   uint64_t most =
       descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
   resources.emplace_back(kGuestWorker, int64_t{1} << 40);
@@ -342,6 +356,7 @@ bool NodeDaemon::Welcomed(Process& process) {
   Welcome welcome;
   welcome.process = process.id;
   welcome.driver = process.job;
+  welcome.session = session_;
   welcome.python_workers = FindJob(process.job)->session.python_workers;
   welcome.object_store_bytes = budget_->capacity_bytes();
   welcome.reserved_bytes = budget_->Admit(process.id, kReservedBytes);
@@ -375,6 +390,7 @@ void NodeDaemon::Handle(Process& process, RequestLeases& message) {
     return Send(process, LeaseRefused{message.shape, "one process asks for more than " + std::to_string(kMaxShapes) +
                                                          " different resource shapes at once"});
   }
+  if (WishForPlace(process, message)) return;
   RereadBlockedFlags();
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(LeasesRequested{process.id, std::move(message.shape), message.count, message.depth},
@@ -455,18 +471,22 @@ void NodeDaemon::FreeHere(const std::vector<Location>& all, Process* sender) {
       }
       continue;
     }
-    if (auto* target = Find(writer); target != nullptr && target->stage == Process::Stage::kReady) {
-      if (sender != nullptr) {
-        Forward(*sender, *target, ObjectsFreed{std::move(locations)});
-      } else {
-        Send(*target, ObjectsFreed{std::move(locations)});
-      }
-      continue;
-    }
-    uint64_t freed = 0;
-    for (const auto& location : locations) freed += segments_.FreeDead(location);
-    if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{writer, freed, NowNs()}, budget_actions_);
+    // What other nodes have of it goes first.
+    if (exchange_) locations = exchange_->Freed(std::move(locations));
+    if (!locations.empty()) FreeInSegment(segment, std::move(locations), sender);
   }
+}
+
+void NodeDaemon::FreeInSegment(SegmentId segment, std::vector<Location> locations, Process* sender) {
+  const ProcessId writer{segment.value};
+  if (auto* target = Find(writer); target != nullptr && target->stage == Process::Stage::kReady) {
+    if (sender != nullptr) return Forward(*sender, *target, ObjectsFreed{std::move(locations)});
+    return Send(*target, ObjectsFreed{std::move(locations)});
+  }
+  uint64_t freed = 0;
+  for (const auto& location : locations) freed += segments_.FreeDead(location);
+  if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{writer, freed, NowNs()}, budget_actions_);
+  if (exchange_) exchange_->SegmentChanged(segment);
 }
 
 void NodeDaemon::Handle(Process& process, AskShape& message) {
@@ -477,16 +497,17 @@ void NodeDaemon::Handle(Process& process, AskShape& message) {
 ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
   ShapeFact fact = scheduler_->Explain(shape);
   if (cluster_) {
-    // What others hold there is not known here; but whoever waits for it may yet be served.
-    // Nor is anything hopeless: a node that has what none has may join. Only what fits here alone is judged by who
-    // holds it here.
-    bool here = false, elsewhere = false;
-    for (const auto& [node, other] : cluster_->nodes()) {
-      (node == cluster_->self() ? here : elsewhere) |= ResourceLedger(other.resources).Fits(shape);
-    }
-    if (elsewhere || !here) {
+    // What others hold there is not known here, and nobody here keeps it from coming: it may yet be served. Nor is
+    // anything hopeless that no node has: one that has it may join.
+    const ResourceAmounts plain = WithoutPlacement(shape);
+    const auto& nodes = cluster_->nodes();
+    const bool somewhere = std::any_of(nodes.begin(), nodes.end(), [&](const auto& node) {
+      return ResourceLedger(node.second.resources).Fits(plain);
+    });
+    if (MayBeServedElsewhere(shape) || !somewhere) {
       fact.holders.clear();
       fact.total = shape;
+      ++fact.starting;
     }
   }
   for (HolderFact& holder : fact.holders) {
@@ -561,12 +582,14 @@ void NodeDaemon::ForgetEndedJobs() {
     }
     for (SegmentId segment : job.segments) {
       const uint64_t freed = segments_.Forget(segment);
+      if (exchange_) exchange_->SegmentChanged(segment);
       if (freed > 0) {
         budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
       }
     }
     return true;
   });
+  if (exchange_ && processes_.empty()) exchange_->LastProcessEnded();
   if (jobs_.empty()) {
     for (SegmentId segment : std::exchange(orphan_segments_, {})) {
       const uint64_t freed = segments_.Forget(segment);
@@ -666,6 +689,11 @@ void NodeDaemon::Perform(const GrantLease& action) {
   // If the submitter is closing, its burial ends the lease. If the worker is, the submitter gets the lease all the same
   // and then hears of the death like of any other: a wish never vanishes.
   if (submitter->stage != Process::Stage::kReady) return;
+  if (cluster_ && !MayServe(action.shape)) {  // the head has placed it here
+    auto served = sent_wishes_.find({action.process, action.shape});
+    if (served != sent_wishes_.end() && served->second.on_the_way > 0) --served->second.on_the_way;
+    WishWasPlaced(action.process, action.shape);
+  }
   if (!OpenChannel(*submitter, *worker)) {
     PoolOf(action.worker).WorkerWasFreed(action.worker, NowNs());
     scheduler_->Handle(LeaseReturned{action.process, action.lease}, scheduler_actions_);
@@ -786,14 +814,18 @@ void NodeDaemon::Perform(const GiveUpStarting& action) {
 }
 
 void NodeDaemon::Perform(const MemoryBudget::Grant& action) {
+  if (exchange_ && action.process == exchange_->account())
+    return exchange_->MemoryGranted(action.request, action.bytes);
   if (auto* process = Find(action.process)) Send(*process, MemoryReserved{action.request, 1, ""});
 }
 
 void NodeDaemon::Perform(const MemoryBudget::Refuse& action) {
+  if (exchange_ && action.process == exchange_->account()) return exchange_->MemoryRefused(action.request, action.why);
   if (auto* process = Find(action.process)) Send(*process, MemoryReserved{action.request, 0, action.why});
 }
 
 void NodeDaemon::Perform(const MemoryBudget::AskTrim& action) {
+  if (exchange_ && action.process == exchange_->account()) return exchange_->Trim(action.bytes);
   if (auto* process = Find(action.process)) Send(*process, TrimMemory{action.bytes});
 }
 

@@ -30,6 +30,7 @@
 #include "node/cluster.h"
 #include "node/job.h"
 #include "node/lasting_node.h"
+#include "node/object_exchange.h"
 #include "node/observers.h"
 #include "node/worker_pool.h"
 #include "object_store/memory_budget.h"
@@ -42,7 +43,7 @@
 
 namespace weft::core {
 
-class NodeDaemon : private Cluster::Host {
+class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
  public:
   // `driver` is the socket to the driver. The calling process must have one thread.
   static Result<std::unique_ptr<NodeDaemon>> Create(UniqueFd driver);
@@ -138,6 +139,8 @@ class NodeDaemon : private Cluster::Host {
   void Handle(Process& process, ActorExiting& message);
   void Handle(Process& process, AskShape& message);
   void Handle(Process& process, KeepActor& message);
+  void Handle(Process& process, FetchObject& message);
+  void Handle(Process& process, ReleaseObject& message);
   void Handle(Process& process, EntrustActor& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
@@ -214,8 +217,11 @@ class NodeDaemon : private Cluster::Host {
   void NodeMessageCame(NodeNumber from, NodeMessage& message) override;
   void NodeIsGone(NodeNumber node, const std::string& why) override;
   void ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) override;
-  uint8_t* ChunkBegan(NodeNumber, const ChunkHead&, size_t) override { return nullptr; }
-  void ChunkEnded(NodeNumber, const ChunkHead&, size_t) override {}
+  uint8_t* ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) override;
+  void ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) override;
+  void LinkBroken(NodeNumber node) override;
+  void TellProcess(ProcessId process, const Message& message) override;
+  void FreeNow(const std::vector<Location>& locations) override;
   void HandleNode(NodeNumber from, JobDescribed& message);
   void HandleNode(NodeNumber from, WorkAssigned& message);
   void HandleNode(NodeNumber from, WishServed& message);
@@ -233,6 +239,8 @@ class NodeDaemon : private Cluster::Host {
   void HandleNode(NodeNumber from, NameAnswered& message);
   void HandleNode(NodeNumber from, NameReleased& message);
   void HandleNode(NodeNumber from, JobEnded& message);
+  void HandleNode(NodeNumber from, AskNodes& message);
+  void HandleNode(NodeNumber from, NodesTold& message);
   void Open();
   bool IsElsewhere(ProcessId process) const;
   void SendElsewhere(ProcessId process, const Message& message);
@@ -241,6 +249,7 @@ class NodeDaemon : private Cluster::Host {
   void RemoteProcessDied(ProcessId id, int32_t pid, const std::string& how);
   void EndProcessesOf(Job& job);
   void FreeHere(const std::vector<Location>& locations, Process* sender);
+  void FreeInSegment(SegmentId segment, std::vector<Location> locations, Process* sender);
   void TellHead();
   void TellHeadOfJob(ProcessId driver);
   // Opens it if the head can say how; nullptr: it cannot.
@@ -284,6 +293,16 @@ class NodeDaemon : private Cluster::Host {
   void EndLastingJob(ProcessId id);
   void Construct(const ConstructActor& message);
 
+  // ---- places (node_daemon_placement.cc)
+  bool MayServe(const ResourceAmounts& shape) const;
+  std::string OwnNodeId() const;
+  bool MayBeServedElsewhere(const ResourceAmounts& shape) const;
+  std::string WhyMisplaced(const ResourceAmounts& shape) const;
+  std::string WhyNoActorHere(const ResourceAmounts& shape) const;
+  bool WishForPlace(Process& process, const RequestLeases& message);
+  void WishWasPlaced(ProcessId process, const ResourceAmounts& shape);
+  std::vector<LocalScheduler::UnmetWish> WishesForHead();
+
   // ---- output
   void ForwardOutput(ProcessId worker, bool is_stderr, std::string text);
   void PauseOrResumeOutput();
@@ -291,11 +310,16 @@ class NodeDaemon : private Cluster::Host {
   // ---- observers (node_daemon_observers.cc)
   void ListenForObservers();
   void AnswerObserver(uint64_t observer, const Observe& question);
+  void AnswerObserver(uint64_t observer, const Observe& question, const std::vector<NodeListed>& nodes);
   void RouteForObserver(uint64_t observer, RouteTo& question);
   ShapeFact Explain(const ResourceAmounts& shape);
   ProcessInfo Describe(const Process& process) const;
   void Handle(Process& process, StateReport& message);
   void RememberDead(Process& process, const std::string& how);
+  // ---- of all nodes (node_daemon_nodes.cc)
+  std::vector<NodeListed> OwnNodes() const;
+  void AskHeadForNodes(uint64_t observer, const Observe& question);
+  void AnswerWithoutHead(int64_t now_ns);
 
   int64_t NextDeadline() const;
   Process* Find(ProcessId id);
@@ -346,6 +370,11 @@ class NodeDaemon : private Cluster::Host {
   };
   std::map<std::pair<ProcessId, ResourceAmounts>, SentWish> sent_wishes_;
   std::map<uint64_t, std::pair<ProcessId, ResourceAmounts>> wish_keys_;
+  struct PlacedWish {
+    uint32_t count = 0;
+    uint32_t depth = 0;
+  };
+  std::map<std::pair<ProcessId, ResourceAmounts>, PlacedWish> placed_wishes_;  // that only the head may serve
   uint64_t next_wish_ = 1;
   std::set<ProcessId> told_jobs_;
   // Actors that have another node for their home.
@@ -395,11 +424,20 @@ class NodeDaemon : private Cluster::Host {
   NodeLoad told_load_;
   bool load_told_ = false;
   std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<ObjectExchange> exchange_;
 
   std::unique_ptr<Observers> observers_;
+  struct AskedNodes {
+    uint64_t observer = 0;
+    Observe question;
+    int64_t until_ns = 0;
+  };
+  std::map<uint64_t, AskedNodes> asked_nodes_;  // observers for whom the head was asked, by request
+  uint64_t next_nodes_request_ = 1;
   std::deque<DeadProcess> dead_;  // the latest ones
   bool keep_events_ = true;
   int64_t started_ns_ = 0;
+  uint64_t session_ = 0;  // Welcome
 
   std::string test_streams_;  // WEFT_STREAM_CHANNELS, for tests: processes of this node get streams ("tcp": over TCP)
   uint64_t descriptor_limit_ = 1024;

@@ -93,6 +93,10 @@ void NodeDaemon::Perform(const RefuseActor& action) {
 // ---- decisions of the directory ---------------------------------------------------------------------------------
 
 void NodeDaemon::Perform(const WantActor& action) {
+  if (const std::string why = WhyNoActorHere(action.to_place); !why.empty()) {
+    directory_.Handle(ActorRefused{action.actor, "the actor cannot be made: " + why}, directory_actions_);
+    return;
+  }
   ProcessId creator = action.by;
   if (auto kept = kept_.find(action.actor); kept != kept_.end()) creator = kept->second.job;
   RereadBlockedFlags();

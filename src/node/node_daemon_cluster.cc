@@ -29,6 +29,10 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::CreateLasting(const LastingNodeO
   daemon.lasting_ = true;
   daemon.options_ = options;
   daemon.started_ = std::move(started);
+  if (options.parent >= 0) {
+    auto watch = daemon.loop_.Add(options.parent, EPOLLIN, [&daemon](uint32_t) { daemon.EndSession(0); });
+    if (!watch) return watch.error();
+  }
   auto cluster = Cluster::Create(daemon.loop_, options, daemon);
   if (!cluster) return cluster.error();
   daemon.cluster_ = std::move(*cluster);
@@ -45,11 +49,14 @@ void NodeDaemon::Open() {
   const uint64_t self = cluster_->self().value;
   next_number_ = (self << 32) + 1;
   SetUp(options_.resources, options_.object_store_bytes);
+  exchange_ = std::make_unique<ObjectExchange>(*cluster_, *budget_, budget_actions_, segments_,
+                                               static_cast<ObjectExchange::Host&>(*this));
   auto fail = [&](const Error& error) {
     if (auto started = std::exchange(started_, nullptr)) started(error);
     EndSession(1);
   };
-  auto listener = ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), cluster_->head_address()));
+  auto listener =
+      ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), cluster_->head_address(), cluster_->self().value));
   if (!listener) return fail(listener.error());
   driver_listener_ = std::move(*listener);
   auto watch = loop_.Add(driver_listener_.get(), EPOLLIN, [this](uint32_t) { OnDriverConnected(); });
@@ -88,7 +95,11 @@ void NodeDaemon::NodeMessageCame(NodeNumber from, NodeMessage& message) {
   if (!scheduler_ || ended_) return;
   std::visit(
       [&](auto& m) {
-        if constexpr (requires { HandleNode(from, m); }) HandleNode(from, m);
+        if constexpr (requires { HandleNode(from, m); }) {
+          HandleNode(from, m);
+        } else if constexpr (requires { exchange_->Handle(from, m); }) {
+          exchange_->Handle(from, m);
+        }
       },
       message);
   Settle();
@@ -126,6 +137,14 @@ void NodeDaemon::HandleNode(NodeNumber, WorkAssigned& message) {
   if (Find(message.process) == nullptr && remote_clients_.emplace(message.process, message.job).second) {
     scheduler_->Handle(ProcessJoined{message.process, false, {message.job}}, scheduler_actions_);
   }
+  if (Find(message.process) != nullptr && MayServe(message.shape)) {
+    // Our own wish, which our own scheduler has had all the time: nothing is on its way.
+    if (auto key = wish_keys_.find(message.wish); key != wish_keys_.end()) {
+      SentWish& wish = sent_wishes_.at(key->second);
+      wish.on_the_way = std::max<int64_t>(0, wish.on_the_way - message.count);
+    }
+    return;
+  }
   RereadBlockedFlags();
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(LeasesPlaced{message.process, message.shape, message.count, message.depth}, scheduler_actions_);
@@ -150,6 +169,11 @@ void NodeDaemon::HandleNode(NodeNumber, WishRefused& message) {
     sent_wishes_.erase(key);
   }
   if (process == nullptr) return;
+  if (message.for_ever != 0) {
+    placed_wishes_.erase(key);
+    scheduler_->Handle(LeasesRequested{key.first, key.second, 0, 0}, scheduler_actions_);
+    return Send(*process, LeaseRefused{key.second, message.why});
+  }
   // No node could ever serve it, as things are. Nothing is refused that a node which joins could serve; the user is
   // told, since most of the time nobody will.
   WorkerOutput words{ProcessId{}, 0, 1, "weft: " + message.why + "\n", ""};
@@ -169,7 +193,7 @@ void NodeDaemon::HandleNode(NodeNumber from, ForProcess& message) {
     auto waiting = awaiting_channel_.find({message.process, granted->worker});
     if (waiting != awaiting_channel_.end()) return waiting->second.push_back(std::move(decoded));
     if (!process->peers.contains({granted->worker, true})) return;  // it could not be connected
-    scheduler_->Handle(LeaseHadElsewhere{message.process, granted->shape}, scheduler_actions_);
+    WishWasPlaced(message.process, granted->shape);
     return Send(*process, decoded);
   }
   if (auto* change = std::get_if<ActorChanged>(&decoded)) {
@@ -294,6 +318,41 @@ void NodeDaemon::NodeIsGone(NodeNumber node, const std::string& why) {
     if (NodeOf(id) == node) lost.insert(id);
   }
   for (ProcessId id : lost) RemoteProcessDied(id, 0, how);
+  exchange_->NodeIsGone(node);
+  Settle();
+}
+
+// ---- objects ------------------------------------------------------------------------------------------------------
+
+void NodeDaemon::Handle(Process& process, FetchObject& message) {
+  if (!exchange_) return Refuse(process, "asked for an object of another node, and there is none");
+  exchange_->Fetch(process.id, message);
+}
+
+void NodeDaemon::Handle(Process& process, ReleaseObject& message) {
+  if (exchange_) exchange_->Release(process.id, message);
+}
+
+void NodeDaemon::TellProcess(ProcessId id, const Message& message) {
+  if (auto* process = Find(id); process != nullptr && process->stage == Process::Stage::kReady) Send(*process, message);
+}
+
+void NodeDaemon::FreeNow(const std::vector<Location>& locations) {
+  for (const Location& location : locations) FreeInSegment(location.segment, {location}, nullptr);
+}
+
+uint8_t* NodeDaemon::ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) {
+  return exchange_ && !ended_ ? exchange_->ChunkBegan(from, head, bytes) : nullptr;
+}
+
+void NodeDaemon::ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) {
+  if (!exchange_ || ended_) return;
+  exchange_->ChunkEnded(from, head, bytes);
+  Settle();
+}
+
+void NodeDaemon::LinkBroken(NodeNumber node) {
+  if (exchange_) exchange_->LinkBroken(node);
 }
 
 // ---- channels -----------------------------------------------------------------------------------------------------
@@ -353,7 +412,7 @@ void NodeDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool di
   Send(*own, StreamOpened{other, *slot, static_cast<uint8_t>(dialled ? 1 : 0)}, {ShareFd(std::move(*socket))});
   for (auto& message : waiting) {
     if (auto* granted = std::get_if<LeaseGranted>(&message)) {
-      scheduler_->Handle(LeaseHadElsewhere{submitter, granted->shape}, scheduler_actions_);
+      WishWasPlaced(submitter, granted->shape);
     }
     Send(*own, message);
   }
@@ -381,9 +440,8 @@ void NodeDaemon::TellHead() {
 
   std::set<std::pair<ProcessId, ResourceAmounts>> present;
   std::vector<WishSent> to_send;
-  for (const auto& unmet : scheduler_->Unmet()) {
+  for (const auto& unmet : WishesForHead()) {
     const Process* process = Find(unmet.process);
-    if (process == nullptr || cluster_->nodes().size() < 2) continue;
     std::pair<ProcessId, ResourceAmounts> key{unmet.process, unmet.shape};
     auto [entry, fresh] = sent_wishes_.try_emplace(key);
     SentWish& wish = entry->second;

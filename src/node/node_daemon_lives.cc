@@ -311,6 +311,10 @@ void NodeDaemon::Bury(ProcessId id) {
   if (deaths_.size() > kMaxRememberedDeaths) deaths_.erase(deaths_.begin());
 
   uint64_t surviving = segments_.WriterDied(SegmentId{id.value}).surviving_bytes;
+  if (exchange_) {
+    exchange_->ProcessEnded(id);
+    exchange_->SegmentChanged(SegmentId{id.value});
+  }
   const bool was_worker = !process->is_driver, guest = process->guest;
   processes_.erase(id);
   int64_t now = NowNs();

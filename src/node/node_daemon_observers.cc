@@ -91,6 +91,12 @@ ProcessInfo NodeDaemon::Describe(const Process& process) const {
 
 void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question) {
   if (!scheduler_) return observers_->Send(observer, Observed{});  // the session is not open yet
+  if ((question.what & kObserveNodes) == 0) return AnswerObserver(observer, question, {});
+  if (cluster_ && !cluster_->is_head()) return AskHeadForNodes(observer, question);
+  AnswerObserver(observer, question, OwnNodes());
+}
+
+void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question, const std::vector<NodeListed>& nodes) {
   NodeInfo node;
   node.daemon_pid = ::getpid();
   node.total = resources_;
@@ -106,6 +112,7 @@ void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question) {
     node.working_directory = first.working_directory;
   }
   observers_->Send(observer, node);
+  for (const NodeListed& listed : nodes) observers_->Send(observer, listed);
 
   auto send_process = [&](const ProcessInfo& info, const SharedFd& events) {
     std::vector<SharedFd> fds;

@@ -44,8 +44,9 @@ std::string ObserverSocketName(uid_t uid, pid_t daemon) {
   return "weft-session-" + std::to_string(uid) + "-" + std::to_string(daemon);
 }
 
-std::string NodeSocketName(uid_t uid, pid_t daemon, const std::string& cluster) {
-  return "weft-node-" + std::to_string(uid) + "-" + std::to_string(daemon) + "-" + cluster;
+std::string NodeSocketName(uid_t uid, pid_t daemon, const std::string& cluster, uint32_t number) {
+  return "weft-node-" + std::to_string(uid) + "-" + std::to_string(daemon) + "-" + cluster + "/" +
+         std::to_string(number);
 }
 
 std::vector<NodeSocket> FindNodeSockets(uid_t uid) {
@@ -62,11 +63,16 @@ std::vector<NodeSocket> FindNodeSockets(uid_t uid) {
     socket.daemon = static_cast<pid_t>(std::strtol(rest.c_str(), &end, 10));
     if (*end != '-' || socket.daemon <= 0) continue;
     socket.cluster = end + 1;
+    const size_t slash = socket.cluster.rfind('/');
+    if (slash == std::string::npos) continue;
+    socket.number = static_cast<uint32_t>(std::strtoul(socket.cluster.c_str() + slash + 1, nullptr, 10));
+    socket.cluster.resize(slash);
     if (std::none_of(found.begin(), found.end(), [&](const auto& other) { return other.name == socket.name; })) {
       found.push_back(std::move(socket));
     }
   }
-  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.daemon < b.daemon; });
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return std::pair(a.number, a.daemon) < std::pair(b.number, b.daemon); });
   return found;
 }
 

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -17,15 +18,16 @@ namespace weft::core {
 std::string ObserverSocketName(uid_t uid, pid_t daemon);
 
 // The name under which the node daemon of a lasting node listens for drivers of its user; `cluster` is the address of
-// the cluster's head.
-std::string NodeSocketName(uid_t uid, pid_t daemon, const std::string& cluster);
+// the cluster's head, `number` the node's.
+std::string NodeSocketName(uid_t uid, pid_t daemon, const std::string& cluster, uint32_t number);
 
 struct NodeSocket {
   std::string name;
   pid_t daemon = 0;
   std::string cluster;
+  uint32_t number = 0;
 };
-// Those of the user that are there now, in this network namespace; by pid.
+// Those of the user that are there now, in this network namespace; by number: a head comes first in its cluster.
 std::vector<NodeSocket> FindNodeSockets(uid_t uid);
 
 Result<UniqueFd> ListenAbstract(const std::string& name);  // non-blocking

@@ -123,10 +123,14 @@ Result<std::string> ReadTokenFile(const std::string& path) {
     return Refused(name + " has mode " + Mode(info.st_mode) + ", so others can get at the token: chmod 600 '" + path +
                    "', and make a new token if others may have read it");
   }
+  return ReadToken(fd.get(), name);
+}
+
+Result<std::string> ReadToken(int fd, const std::string& name) {
   char buffer[kMaxTokenChars + 2];
   size_t size = 0;
   while (size < sizeof buffer) {
-    const ssize_t part = ::read(fd.get(), buffer + size, sizeof buffer - size);
+    const ssize_t part = ::read(fd, buffer + size, sizeof buffer - size);
     if (part < 0 && errno == EINTR) continue;
     if (part < 0) return SystemError("cannot read " + name, errno);
     if (part == 0) break;

@@ -25,6 +25,9 @@ Result<std::string> CreateTokenFile(const std::string& path);
 // write, and what cannot be a token (32 to 1024 printable characters on one line). The directory may be any.
 Result<std::string> ReadTokenFile(const std::string& path);
 
+// From a descriptor that somebody has handed over, to its end; `name` is what errors call it.
+Result<std::string> ReadToken(int fd, const std::string& name);
+
 // Reads it, or makes it if it is missing; of several that do so at once all get the same.
 Result<std::string> ReadOrCreateTokenFile(const std::string& path);
 

@@ -204,8 +204,84 @@ bool Executor::Step() {
   return false;
 }
 
-bool Executor::MayTake(const Submitter& submitter, const Frame& frame) {
-  if (static_cast<FrameType>(frame.type) != FrameType::kTask || (constructed_ && !mode_.concurrent)) return true;
+namespace {
+
+// In order, and each once, what of a task lies on other nodes.
+std::vector<Location> AwayFrom(NodeNumber here, const Submitter& submitter, std::string_view bytes) {
+  std::vector<Location> away;
+  ByteReader in(bytes);
+  auto head = in.Fixed<TaskHead>();
+  auto add = [&](const Location& location) {
+    if (location.size > 0 && NodeOf(location.segment) != here) away.push_back(location);
+  };
+  auto what = submitter.templates.find(head.template_number);
+  if (what != submitter.templates.end() && !what->second->front_end) add(what->second->stored_body);
+  if (head.num_dependencies == 0) return away;
+  if (!in.ok() || head.num_returns > in.remaining() / sizeof(uint64_t)) return {};
+  in.Raw(head.num_returns * sizeof(uint64_t));
+  if (head.num_mentioned > in.remaining() / sizeof(ObjectId)) return {};
+  in.Raw(head.num_mentioned * sizeof(ObjectId));
+  for (uint32_t i = 0; i < head.num_dependencies && in.ok(); ++i) {
+    auto dependency = in.Fixed<DependencyHead>();
+    auto value = in.Raw(dependency.size);
+    if (static_cast<DependencyKind>(dependency.kind) == DependencyKind::kStored && value.size() == sizeof(Location)) {
+      add(ByteReader(value).Fixed<Location>());
+    }
+  }
+  std::sort(away.begin(), away.end());
+  away.erase(std::unique(away.begin(), away.end()), away.end());
+  return away;
+}
+
+}  // namespace
+
+void Executor::StopAwaiting(Submitter& submitter) {
+  for (const Location& location : std::exchange(submitter.awaited, {})) {
+    --runtime_.fetches_.at(location).others;
+    runtime_.EndFetchIfUnused(location);
+  }
+}
+
+// Or known not to come: then the task is taken, and fails.
+bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame) {
+  std::vector<Location> away = AwayFrom(NodeOf(runtime_.self()), submitter, frame.bytes);
+  if (away.empty() && submitter.awaited.empty()) return true;
+  bool here = true;
+  {
+    std::lock_guard lock(runtime_.mutex_);
+    if (away != submitter.awaited) {
+      StopAwaiting(submitter);
+      for (const Location& location : away) ++runtime_.BeginFetch(location).others;
+      submitter.awaited = std::move(away);
+    }
+    for (const Location& location : submitter.awaited) {
+      here = here && runtime_.fetches_.at(location).state != Runtime::Fetch::State::kAsked;
+    }
+  }
+  if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
+  return here;
+}
+
+// The task at the front has its arguments, or will not run here. What the next one needs comes while this one runs.
+void Executor::PopTask(Submitter& submitter) {
+  submitter.peer->channel.Pop();
+  if (!runtime_.in_cluster_) return;
+  Frame next;
+  if (submitter.peer->channel.Peek(&next) && static_cast<FrameType>(next.type) == FrameType::kTask) {
+    ArgumentsAreHere(submitter, next);
+  } else if (!submitter.awaited.empty()) {
+    {
+      std::lock_guard lock(runtime_.mutex_);
+      StopAwaiting(submitter);
+    }
+    runtime_.Flush();
+  }
+}
+
+bool Executor::MayTake(Submitter& submitter, const Frame& frame) {
+  if (static_cast<FrameType>(frame.type) != FrameType::kTask) return true;
+  if (runtime_.in_cluster_ && !ArgumentsAreHere(submitter, frame)) return false;
+  if (constructed_ && !mode_.concurrent) return true;
   auto what = submitter.templates.find(ByteReader(frame.bytes).Fixed<TaskHead>().template_number);
   if (what == submitter.templates.end() || what->second->kind != TemplateKind::kCall) return true;
   if (!constructed_) return false;
@@ -229,9 +305,9 @@ bool Executor::TakeFrame(Submitter& submitter, const Frame& frame) {
   if (type == FrameType::kTask && submitter.peer->channel.Claim()) {
     if (owes_streams_.load(std::memory_order_relaxed)) GatherReplies();
     RunTask(submitter, frame.bytes);
-    return true;
+  } else {
+    PopTask(submitter);  // revoked meanwhile
   }
-  submitter.peer->channel.Pop();  // revoked meanwhile
   return true;
 }
 
@@ -401,7 +477,7 @@ void Executor::HandBackQueued() {
         submitter->peer->channel.Pop();
       } else if (static_cast<FrameType>(frame.type) == FrameType::kLease) {
         break;  // of a lease that begins after this task; its tasks are handed back when it is seen
-      } else if (submitter->peer->channel.Claim()) {
+      } else if (StopAwaiting(*submitter); submitter->peer->channel.Claim()) {
         uint64_t task = ByteReader(frame.bytes).Fixed<TaskHead>().task;
         submitter->peer->channel.Pop();
         HandBack(*submitter, task, ReplyKind::kHandedBackBlocked);
@@ -413,7 +489,7 @@ void Executor::HandBackQueued() {
   WakeSubmitters();
 }
 
-bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_view bytes) {
+Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std::string_view bytes) {
   ByteReader in(bytes);
   auto head = in.Fixed<TaskHead>();
   TaskCall& call = execution.call;
@@ -434,6 +510,7 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
   };
   std::vector<Pending> stored;
   bool missing = false;
+  std::string impossible;
   if (fits) {
     for (uint32_t i = 0; i < head.num_returns; ++i) execution.returns.push_back({from, in.Fixed<uint64_t>()});
     call.first_return = execution.returns.empty() ? head.task : execution.returns[0].index;
@@ -469,9 +546,9 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
     fits = fits && in.ok();
   }
   if (!fits || missing) {
-    submitter.peer->channel.Pop();
+    PopTask(submitter);
     HandBack(submitter, head.task, ReplyKind::kHandedBack);
-    return false;
+    return Begun::kHandedBack;
   }
 
   if (!mentioned.empty() || !stored.empty()) {
@@ -479,10 +556,24 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
     Owner& owner = *runtime_.owner_;
     for (ObjectId id : mentioned) machine_.Accept(owner, id, true, execution.references);
     for (Pending& pending : stored) {
-      call.dependencies[pending.argument].object = machine_.Accept(owner, pending.id, false, execution.references);
+      Object* object = machine_.Accept(owner, pending.id, false, execution.references);
+      call.dependencies[pending.argument].object = object;
+      if (!object || !runtime_.in_cluster_ || !runtime_.IsElsewhere(pending.location)) continue;
+      auto found = runtime_.fetches_.find(pending.location);
+      if (found == runtime_.fetches_.end()) continue;  // MapStored will wait for it
+      Runtime::Fetch& fetch = found->second;
+      if (fetch.state == Runtime::Fetch::State::kFailed) impossible = *fetch.error;
+      if (fetch.state != Runtime::Fetch::State::kHere) continue;
+      // The object's from now on: a view of it may outlive the task.
+      owner.CameWithTask(object, pending.location, fetch.place);
+      if (std::find(fetch.objects.begin(), fetch.objects.end(), object) == fetch.objects.end()) {
+        fetch.objects.push_back(object);
+      }
+      pending.location = fetch.place;
     }
   }
   bool lost = false;
+  if (!impossible.empty()) stored.clear();
   mapping_ = true;
   for (Pending& pending : stored) {
     TaskArgument& argument = call.dependencies[pending.argument];
@@ -507,7 +598,7 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
   execution.outcome.values.clear();
   execution.outcome.error.clear();
   if (lost) {
-    submitter.peer->channel.Pop();
+    PopTask(submitter);
     {
       std::unique_lock lock(runtime_.mutex_);
       machine_.Decline(*runtime_.owner_, execution.references, runtime_.actions_);
@@ -515,24 +606,40 @@ bool Executor::Begin(Execution& execution, Submitter& submitter, std::string_vie
     }
     if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
     HandBack(submitter, head.task, ReplyKind::kHandedBack);
-    return false;
+    return Begun::kHandedBack;
   }
-  return true;
+  if (impossible.empty()) return Begun::kReady;
+  execution.outcome.kind = ReplyKind::kRefused;
+  execution.outcome.error = std::move(impossible);
+  return Begun::kImpossible;
 }
 
 void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   if (mode_.concurrent) {
     auto execution = std::make_unique<Execution>();
-    if (!Begin(*execution, submitter, bytes)) return;
+    const Begun begun = Begin(*execution, submitter, bytes);
+    if (begun == Begun::kImpossible) {
+      PopTask(submitter);
+      NoteBegin(*execution);
+      return Reply(*execution);
+    }
+    if (begun != Begun::kReady) return;
     runner_.Prepare(execution->call);
-    submitter.peer->channel.Pop();
+    PopTask(submitter);
     return StartConcurrent(std::move(execution));
   }
-  if (!Begin(main_, submitter, bytes)) return;
+  const Begun begun = Begin(main_, submitter, bytes);
+  if (begun == Begun::kHandedBack) return;
   const bool constructs = main_.call.what->kind == TemplateKind::kCreation;
   if (constructs) is_actor_ = true;
+  if (begun == Begun::kImpossible) {
+    PopTask(submitter);
+    NoteBegin(main_);
+    if (constructs) Constructed(main_);
+    return Reply(main_);
+  }
   runner_.Prepare(main_.call);
-  submitter.peer->channel.Pop();
+  PopTask(submitter);
   runtime_.owner_->set_depth(main_.call.depth + 1);
   Runtime::SetCurrentExecution(main_.call.execution);
   current_execution_.store(main_.call.execution, std::memory_order_relaxed);

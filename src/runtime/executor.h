@@ -1,7 +1,9 @@
 // A worker's main thread: takes tasks from the channels of those who lease it (or call its actor), runs them, replies.
 //
 // A task is claimed immediately before its body, with all arguments present; otherwise it is handed back, the executor
-// never waits for one. While a body waits in `get` for longer than a millisecond, what is queued behind it is handed
+// never waits for one. What lies on another node is asked for when the task comes to the front of its channel, and the
+// task stays there, unclaimed, until it has come; tasks of other channels run meanwhile, and so does the one before it.
+// While a body waits in `get` for longer than a millisecond, what is queued behind it is handed
 // back, so that it can run elsewhere. The body itself is the front end's (TaskRunner).
 //
 // An actor's worker runs one constructor and then only calls. Calls of other processes than the creator wait in their
@@ -144,6 +146,9 @@ struct Submitter {
   Runtime::Peer* peer = nullptr;
   std::unordered_map<uint32_t, std::unique_ptr<DefinedTemplate>> templates;
   std::atomic<bool> owes_wake_up{false};  // by the threads that reply; relaxed
+  // What the task at the front of its channel needs and lies on other nodes: copies of it are awaited, or used until
+  // the task has its arguments.
+  std::vector<Location> awaited;
 };
 
 class Executor {
@@ -185,15 +190,22 @@ class Executor {
   void TakeAdopted();  // the runtime's lock is held
   bool Step();         // one frame; false if there was none
   bool TakeFrame(Submitter& submitter, const Frame& frame);
-  bool MayTake(const Submitter& submitter, const Frame& frame);
+  bool MayTake(Submitter& submitter, const Frame& frame);
+  bool ArgumentsAreHere(Submitter& submitter, const Frame& frame);
+  void StopAwaiting(Submitter& submitter);  // the runtime's lock is held
+  void PopTask(Submitter& submitter);
   bool Idle(int64_t deadline_ns);  // false: leave
   bool AnythingToTake();
   bool MayLeave();  // the runtime's lock is held
   void Define(Submitter& submitter, std::string_view bytes);
   void TakeLease(std::string_view bytes);
   void RunTask(Submitter& submitter, std::string_view bytes);
-  // False: it was handed back.
-  bool Begin(Execution& execution, Submitter& submitter, std::string_view bytes);
+  enum class Begun : uint8_t {
+    kReady,
+    kHandedBack,
+    kImpossible,  // the outcome says why, and is to be replied
+  };
+  Begun Begin(Execution& execution, Submitter& submitter, std::string_view bytes);
   void StartConcurrent(std::unique_ptr<Execution> execution);
   void NoteBegin(Execution& execution);  // to the event log
   void Reply(Execution& execution);

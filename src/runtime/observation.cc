@@ -43,6 +43,8 @@ Observation Ask(uint32_t uid, int pid, uint32_t what, uint32_t limit, int64_t de
       } else if (auto* process = std::get_if<ProcessInfo>(&message)) {
         seen.processes.push_back({std::move(*process), {}});
         if (!received->fds.empty()) seen.processes.back().log = std::move(received->fds[0]);
+      } else if (auto* listed = std::get_if<NodeListed>(&message)) {
+        seen.nodes.push_back(std::move(*listed));
       } else if (auto* actor = std::get_if<ActorInfo>(&message)) {
         seen.actors.push_back(std::move(*actor));
       } else if (auto* output = std::get_if<WorkerOutput>(&message)) {

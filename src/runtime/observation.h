@@ -27,6 +27,7 @@ struct Observation {
   };
   std::optional<NodeInfo> node;
   std::vector<Process> processes;
+  std::vector<NodeListed> nodes;  // kObserveNodes
   std::vector<ActorInfo> actors;
   std::vector<WorkerOutput> output;
   std::vector<std::pair<ProcessId, ProcessReport>> reports;

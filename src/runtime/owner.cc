@@ -62,6 +62,7 @@ Object::~Object() {
   delete contained;
   delete borrowers;
   delete askers;
+  delete copy;
 }
 
 void TaskList::PushBack(Task* task) {
@@ -150,7 +151,7 @@ void Owner::Resolve(Object* object, ValueKind kind, std::string_view bytes, cons
     for (Object* inner : contained) Hold(inner);
   }
   if (kind == ValueKind::kStored) {
-    object->value.SetStored(location);
+    SetStored(object, location);
   } else {
     object->value.SetBytes(kind, bytes);
   }
@@ -224,9 +225,13 @@ void Owner::Free(Object* object, Actions& out) {
       if (!(faults.free_one_borrower_early && object->borrowers->size() == 1)) return;
     }
     if (object->value.kind() == ValueKind::kStored) {
-      out.push_back({.kind = ActionKind::kFreeStored, .id = object->id, .location = object->value.location()});
+      out.push_back({.kind = ActionKind::kFreeStored,
+                     .number = object->crossed ? 1u : 0u,
+                     .id = object->id,
+                     .location = object->value.location()});
     }
   }
+  if (object->copy) out.push_back({.kind = ActionKind::kLetGo, .object = object, .location = object->copy->of});
   if (object->actor) ForgetActor(object->actor, out);
   if (object->contained) {
     for (Object* inner : *object->contained) Unhold(inner, out);
@@ -240,6 +245,45 @@ void Owner::Want(Object* object, Actions& out) {
   out.push_back({.kind = ActionKind::kFetch, .object = object, .process = object->id.owner, .id = object->id});
 }
 
+void Owner::WantHere(Object* object, Actions& out) {
+  object->wanted_here = true;
+  object->resolved() ? Bring(object, out) : Want(object, out);
+}
+
+// Before the value is seen, so that nobody takes it for one that is here.
+void Owner::SetStored(Object* object, const Location& location) {
+  if (NodeOf(location.segment) != NodeOf(self_)) {
+    object->place.store(object->copy ? Place::kCopied : Place::kAway, std::memory_order_relaxed);
+  }
+  object->value.SetStored(location);
+}
+
+void Owner::Bring(Object* object, Actions& out) {
+  const Place place = object->place.load(std::memory_order_relaxed);
+  if (place != Place::kAway && place != Place::kLost) return;
+  object->place.store(Place::kComing, std::memory_order_relaxed);
+  if (!object->copy) object->copy = new Object::Copy{.of = object->value.location(), .place = {}};
+  out.push_back({.kind = ActionKind::kBring, .object = object, .location = object->value.location()});
+}
+
+void Owner::Brought(Object* object, const Location& place, Actions& out) {
+  object->copy->place = place;
+  object->place.store(Place::kCopied, std::memory_order_release);  // pairs with here()
+  if (object->waiters > 0 || object->callbacks > 0) out.push_back({.kind = ActionKind::kResolved, .object = object});
+}
+
+void Owner::NotBrought(Object* object, const std::string* error, Actions& out) {
+  object->copy->error = error;
+  object->place.store(Place::kLost, std::memory_order_release);  // pairs with settled()
+  if (object->waiters > 0 || object->callbacks > 0) out.push_back({.kind = ActionKind::kResolved, .object = object});
+}
+
+void Owner::CameWithTask(Object* object, const Location& of, const Location& place) {
+  if (!object->copy) object->copy = new Object::Copy{.of = of, .place = {}};
+  object->copy->place = place;
+  if (object->resolved() && !object->here()) object->place.store(Place::kCopied, std::memory_order_release);
+}
+
 void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
   if (object->id.owner == receiver && receiver == self_) Hold(object);  // returned by an actor to itself: see Replied
   if (object->id.owner == receiver || dead_.contains(receiver)) return;
@@ -250,6 +294,7 @@ void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
   } else {
     if (!object->borrowers) object->borrowers = new std::map<ProcessId, int64_t>();
     if (++(*object->borrowers)[receiver] == 0) object->borrowers->erase(receiver);
+    object->crossed = object->crossed || NodeOf(receiver) != NodeOf(self_);
   }
 }
 
@@ -268,6 +313,7 @@ void Owner::BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Ac
   Object* object = Find(id);
   if (!object || object->borrowed || dead_.contains(borrower)) return;
   if (!object->borrowers) object->borrowers = new std::map<ProcessId, int64_t>();
+  object->crossed = object->crossed || NodeOf(borrower) != NodeOf(self_);
   auto& have = (*object->borrowers)[borrower];
   have += count;
   if (have == 0) {
@@ -323,7 +369,7 @@ void Owner::ResolveReceived(Object* object, const ReturnedValue& value, Actions&
     object->contained->push_back(received);
   }
   if (value.kind == ValueKind::kStored) {
-    object->value.SetStored(value.location);
+    SetStored(object, value.location);
   } else {
     object->value.SetBytes(value.kind, value.bytes);
   }
@@ -337,7 +383,13 @@ void Owner::Resolved(Object* object) {
 }
 
 void Owner::Announce(Object* object, Actions& out) {
-  if (object->waiters > 0 || object->callbacks > 0) out.push_back({.kind = ActionKind::kResolved, .object = object});
+  if (object->place.load(std::memory_order_relaxed) == Place::kAway) {
+    // Who wanted to look at it may have gone.
+    const bool wanted = object->local_references.load(std::memory_order_acquire) != 0 || object->callbacks > 0;
+    if (object->wanted_here && wanted) Bring(object, out);
+  } else if (object->waiters > 0 || object->callbacks > 0) {
+    out.push_back({.kind = ActionKind::kResolved, .object = object});
+  }
   if (object->askers) {
     for (ProcessId asker : *object->askers) {
       if (!dead_.contains(asker)) SendTo(object, asker, out);

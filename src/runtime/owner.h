@@ -83,6 +83,15 @@ class Value {
   std::atomic<ValueKind> kind_{ValueKind::kPending};
 };
 
+// Where the bytes of a stored value can be looked at.
+enum class Place : uint8_t {
+  kHere,    // on this node, or the value is not stored
+  kAway,    // on another node
+  kComing,  // there, and a copy was asked for
+  kCopied,  // in a copy on this node
+  kLost,    // no copy could be had; who wants it asks again
+};
+
 struct Object {
   uint64_t handle = 0;  // in the owner's slab; for a borrowed object the local record only
   ObjectId id;
@@ -102,7 +111,28 @@ struct Object {
   uint32_t mentions = 0;   // borrowed: how often the owner was told of us
   uint32_t waiters = 0;    // threads that want to be woken when it resolves
   uint32_t callbacks = 0;
+  std::atomic<Place> place{Place::kHere};  // written before value is, if that lies elsewhere
+  bool wanted_here = false;                // somebody waits to look at the value, not only for it to exist
+  bool crossed = false;                    // owned: a process of another node has borrowed it
+  struct Copy {
+    Location of;
+    Location place;                      // kCopied
+    const std::string* error = nullptr;  // kLost: a system error; lives as long as the runtime
+  };
+  Copy* copy = nullptr;  // this process uses it, or will
   bool resolved() const { return value.kind() != ValueKind::kPending; }
+  // The value can be looked at in this process. May be asked without the lock, as may settled.
+  bool here() const {
+    if (!resolved()) return false;
+    const Place where = place.load(std::memory_order_acquire);
+    return where == Place::kHere || where == Place::kCopied;
+  }
+  // So it is, or it is known why it cannot.
+  bool settled() const {
+    if (!resolved()) return false;
+    const Place where = place.load(std::memory_order_acquire);
+    return where != Place::kAway && where != Place::kComing;
+  }
   ~Object();
 };
 
@@ -255,7 +285,7 @@ enum class ActionKind : uint8_t {
   kRevoke,         // task from worker; answer with RevokeResolved, unless its `push` is no longer id.index
   kRequestLeases,  // shape, number
   kReturnLease,    // lease
-  kFreeStored,     // location
+  kFreeStored,     // location; number 1: other nodes may have copies
   kMention,        // tell id.owner that process borrows id (number times)
   kGiveBack,       // tell id.owner that process no longer borrows id (number times)
   kFetch,          // ask id.owner for the value of the borrowed object
@@ -267,6 +297,8 @@ enum class ActionKind : uint8_t {
   kKillActor,      // id: it cannot be constructed
   kAskCancel,      // tell id.owner to cancel what makes id (number: flags as in kCancelRunning)
   kCancelRunning,  // tell process, which runs task `id.index` of ours; number: 1 force, 2 recursive
+  kBring,          // a copy of object, which lies at location; answer with Brought or NotBrought, now or later
+  kLetGo,          // of the copy of what lies at location; object names the record, which is gone
 };
 
 struct Action {
@@ -356,6 +388,9 @@ class Owner {
   void Consider(Object* object, Actions& out);
   // The value of a borrowed object is wanted: asks the owner unless it is there or on its way.
   void Want(Object* object, Actions& out);
+  // The same, to be looked at in this process: if it lies on another node, a copy is asked for as soon as that is
+  // known.
+  void WantHere(Object* object, Actions& out);
   // The receiver will get `object` in a value that we send it: tell the owner (or count it ourselves).
   void Mention(Object* object, ProcessId receiver, Actions& out);
   void Unmention(Object* object, ProcessId receiver, Actions& out);
@@ -378,6 +413,12 @@ class Owner {
   void BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Actions& out);  // negative: given back
   void ValueAsked(ObjectId id, ProcessId asker, Actions& out);
   void ValueReceived(ObjectId id, const ReturnedValue& value, Actions& out);
+  // The copy that kBring asked for. It is lost to this process alone: others may have one, and the task that made the
+  // object could make it again, which would have to begin here.
+  void Brought(Object* object, const Location& place, Actions& out);
+  void NotBrought(Object* object, const std::string* error, Actions& out);
+  // The copy came otherwise, before anybody asked: with a task that takes the object.
+  void CameWithTask(Object* object, const Location& of, const Location& place);
   void Tick(int64_t now_ns, Actions& out);  // returns idle leases, withdraws wishes
   // The submitting thread goes to sleep until something is done: a core is free for one more worker.
   void SubmitterWaits(Actions& out);
@@ -507,6 +548,8 @@ class Owner {
   void ResolveReceived(Object* object, const ReturnedValue& value, Actions& out);
   void Resolved(Object* object);  // to be announced by Settle
   void Announce(Object* object, Actions& out);
+  void SetStored(Object* object, const Location& location);
+  void Bring(Object* object, Actions& out);
   void SendTo(Object* object, ProcessId asker, Actions& out);
   void Free(Object* object, Actions& out);
   void ExplainQueued(const Task& task, ObjectFact& fact) const;

@@ -136,6 +136,13 @@ class Transcript {
           break;
         case ActionKind::kFreeStored:
           text.append("free at ").append(std::to_string(action.location.offset));
+          if (action.number != 0) text += " everywhere";
+          break;
+        case ActionKind::kBring:
+          text.append("bring ").append(std::to_string(action.location.offset));
+          break;
+        case ActionKind::kLetGo:
+          text.append("let go of ").append(std::to_string(action.location.offset));
           break;
         case ActionKind::kMention:
           text.append("mention ").append(process(action.process)).append(" to ").append(process(action.id.owner));
@@ -719,6 +726,137 @@ TEST(Owner, StoredMemoryIsFreedOnce) {
   EXPECT_EQ(t.Actions(), "free at 64");
   t.owner.Consider(a, t.actions);
   EXPECT_EQ(t.Actions(), "");
+}
+
+// ---- other nodes
+// ------------------------------------------------------------------------------------------------------
+
+// Processes of this test are on no node in particular, the number 0; these are elsewhere.
+constexpr ProcessId kFarWorker{uint64_t{2} << 32 | 1}, kFarOther{uint64_t{2} << 32 | 2};
+constexpr Location kFar{{kFarWorker.value}, 640, 100'000, 77};
+constexpr Location kCopy{{9}, 1280, 100'000, 5};
+
+void ReplyStored(Transcript& t, ProcessId worker, const std::string& name, const Location& location) {
+  t.owner.Replied(worker, t.handles.at(name), ReplyKind::kValues, "",
+                  {{.kind = ValueKind::kStored, .bytes = {}, .location = location, .contained = {}}}, t.now, t.actions);
+}
+
+TEST(OwnerElsewhere, AResultOfAnotherNodeIsBroughtWhenSomebodyLooksAtIt) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  Object* b = t.Submit("b", {a});
+  t.Grant(kFarWorker, 7);
+  t.Actions();
+  ReplyStored(t, kFarWorker, "a", kFar);
+  EXPECT_TRUE(a->resolved());
+  EXPECT_FALSE(a->here());
+  EXPECT_FALSE(a->settled());
+  EXPECT_EQ(t.Actions(), "") << "nobody looks at it; the task that takes it was pushed behind";
+  ++a->waiters;
+  t.owner.WantHere(a, t.actions);
+  t.owner.WantHere(a, t.actions);
+  EXPECT_EQ(t.Actions(), "bring 640");
+  t.owner.Brought(a, kCopy, t.actions);
+  EXPECT_EQ(t.Actions(), "resolved");
+  EXPECT_TRUE(a->here());
+  EXPECT_EQ(a->copy->place, kCopy);
+  EXPECT_EQ(a->value.location(), kFar) << "others are told where it lies";
+  --a->waiters;
+  t.Drop(a);
+  EXPECT_EQ(t.Actions(), "") << "a task takes it";
+  t.Reply(kFarWorker, "b");
+  EXPECT_EQ(t.Actions(), "free at 640; let go of 640");
+  t.Drop(b);
+}
+
+TEST(OwnerElsewhere, WhatIsAwaitedIsBroughtAsSoonAsItIsKnownWhere) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  t.Grant(kFarWorker, 7);
+  t.Actions();
+  ++a->callbacks;
+  t.owner.WantHere(a, t.actions);
+  EXPECT_EQ(t.Actions(), "");
+  ReplyStored(t, kFarWorker, "a", kFar);
+  EXPECT_EQ(t.Actions(), "bring 640") << "and nobody is called yet";
+  t.owner.Brought(a, kCopy, t.actions);
+  EXPECT_EQ(t.Actions(), "resolved");
+  --a->callbacks;
+  t.Drop(a);
+  EXPECT_EQ(t.Actions(), "free at 640; let go of 640");
+}
+
+TEST(OwnerElsewhere, WhatIsLostIsAskedForAgainByTheNextWhoWantsIt) {
+  Transcript t;
+  const std::string error = "ObjectLostError\ngone";
+  Object* a = t.owner.Receive({kFarOther, 3}, 1);
+  ++a->waiters;
+  t.owner.WantHere(a, t.actions);
+  EXPECT_EQ(t.Actions(), "fetch from " + std::to_string(kFarOther.value));
+  t.owner.ValueReceived(a->id, {.kind = ValueKind::kStored, .bytes = {}, .location = kFar, .contained = {}}, t.actions);
+  EXPECT_EQ(t.Actions(), "bring 640");
+  t.owner.NotBrought(a, &error, t.actions);
+  EXPECT_EQ(t.Actions(), "resolved");
+  EXPECT_TRUE(a->settled());
+  EXPECT_FALSE(a->here());
+  t.owner.WantHere(a, t.actions);
+  EXPECT_EQ(t.Actions(), "bring 640");
+  EXPECT_FALSE(a->settled());
+  t.owner.Brought(a, kCopy, t.actions);
+  EXPECT_TRUE(a->here());
+  --a->waiters;
+  t.Actions();
+  t.Drop(a);
+  EXPECT_EQ(t.Actions(), "give back 1 of 1 to " + std::to_string(kFarOther.value) + "; let go of 640");
+}
+
+TEST(OwnerElsewhere, WhatNobodyWantsAnyMoreIsNotBrought) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  t.Grant(kFarWorker, 7);
+  t.Actions();
+  t.owner.WantHere(a, t.actions);
+  t.Drop(a);
+  ReplyStored(t, kFarWorker, "a", kFar);
+  EXPECT_EQ(t.Actions(), "free at 640");
+}
+
+TEST(OwnerElsewhere, ACopyThatCameWithATaskServesGetToo) {
+  Transcript t;
+  Object* a = t.owner.Receive({kFarOther, 3}, 1);
+  t.owner.CameWithTask(a, kFar, kCopy);
+  EXPECT_FALSE(a->resolved());
+  t.owner.WantHere(a, t.actions);
+  EXPECT_EQ(t.Actions(), "fetch from " + std::to_string(kFarOther.value));
+  t.owner.ValueReceived(a->id, {.kind = ValueKind::kStored, .bytes = {}, .location = kFar, .contained = {}}, t.actions);
+  EXPECT_EQ(t.Actions(), "");
+  EXPECT_TRUE(a->here());
+  t.Drop(a);
+  EXPECT_EQ(t.Actions(), "give back 1 of 1 to " + std::to_string(kFarOther.value) + "; let go of 640");
+}
+
+TEST(OwnerElsewhere, WhatOtherNodesHaveBorrowedIsFreedEverywhere) {
+  for (bool by_mention : {false, true}) {
+    Transcript t;
+    Object* near = t.owner.NewOwned();
+    Object* far = t.owner.NewOwned();
+    t.owner.Resolve(near, ValueKind::kStored, {}, {{kSelf.value}, 64, 10, 1}, {}, t.actions);
+    t.owner.Resolve(far, ValueKind::kStored, {}, {{kSelf.value}, 128, 10, 2}, {}, t.actions);
+    if (by_mention) {
+      t.owner.Mention(near, kOther, t.actions);
+      t.owner.Mention(far, kFarOther, t.actions);
+    } else {
+      t.owner.BorrowerMentioned(near->id, kOther, 1, t.actions);
+      t.owner.BorrowerMentioned(far->id, kFarOther, 1, t.actions);
+    }
+    const ObjectId near_id = near->id, far_id = far->id;
+    t.Drop(near);
+    t.Drop(far);
+    EXPECT_EQ(t.Actions(), "");
+    t.owner.BorrowerMentioned(near_id, kOther, -1, t.actions);
+    t.owner.BorrowerMentioned(far_id, kFarOther, -1, t.actions);
+    EXPECT_EQ(t.Actions(), "free at 64; free at 128 everywhere");
+  }
 }
 
 }  // namespace

@@ -127,6 +127,7 @@ Status Runtime::Handshake(const Message& hello) {
     if (auto status = log_.Open(received->fds[1].get()); !status.ok()) return status;
   }
   owner_ = std::make_unique<Owner>(welcome_.process);
+  in_cluster_ = static_cast<bool>(NodeOf(welcome_.process));
   allowed_cpus_ = static_cast<uint32_t>(std::max(1, static_cast<int>(AllowedCpus())));
   owner_->cores = allowed_cpus_;
   writer_.AddBudget(welcome_.reserved_bytes);
@@ -395,6 +396,11 @@ void Runtime::DrainDrops() {
 }
 
 Result<const uint8_t*> Runtime::MapStored(const Location& location) {
+  if (in_cluster_ && IsElsewhere(location)) {
+    auto copy = CopyFor(location);
+    if (!copy) return copy.error();
+    return MapStored(*copy);
+  }
   if (writer_.created() && location.segment == writer_.segment()) {
     const uint8_t* data = writer_.ReadOnly(location);
     if (!data) return Error{ErrorKind::kGone, "the object's memory was given to another object"};
@@ -426,6 +432,7 @@ Result<ValueView> Runtime::Read(Object* object) {
     view.bytes = object->value.bytes();  // does not change once resolved
     return view;
   }
+  if (object->place.load(std::memory_order_acquire) != Place::kHere) return ReadElsewhere(object);
   const Location location = object->value.location();
   auto data = MapStored(location);
   if (!data) return data.error();
@@ -473,14 +480,14 @@ void Runtime::Raise(RuntimeEvent event, Receiver receiver) {
 
 void Runtime::CallWhenReady(Object* object, void* cookie, Receiver receiver) {
   std::unique_lock lock(mutex_);
-  if (object->resolved()) {
+  if (object->settled()) {
     AddReference(object);
     Raise({.kind = RuntimeEvent::kReady, .object = object, .cookie = cookie}, receiver);
     return;
   }
   ++object->callbacks;
   callbacks_[object].push_back({.receiver = receiver, .cookie = cookie});
-  owner_->Want(object, actions_);
+  owner_->WantHere(object, actions_);
   Perform();
   if (!polling_) ArmBackground();
   NotifyPeers(lock);
@@ -489,13 +496,13 @@ void Runtime::CallWhenReady(Object* object, void* cookie, Receiver receiver) {
 void Runtime::Watch(const std::shared_ptr<Completions>& to, std::span<const Watched> objects) {
   std::unique_lock lock(mutex_);
   for (const Watched& watched : objects) {
-    if (watched.object->resolved()) {
+    if (watched.object->settled()) {
       to->ready.push_back(watched.number);
       continue;
     }
     ++watched.object->callbacks;
     callbacks_[watched.object].push_back({.completions = to, .number = watched.number});
-    owner_->Want(watched.object, actions_);
+    owner_->WantHere(watched.object, actions_);
   }
   Perform();
   NotifyPeers(lock);

@@ -11,8 +11,9 @@
 //
 // After a fork nothing here may be used in the child; front ends check forked().
 //
-// Five files: runtime.cc (sessions, tasks, objects), runtime_waiting.cc (who sleeps and polls), runtime_frames.cc
-// (channels), runtime_link.cc (the daemon), runtime_explain.cc (what a wait waits for, and whether it can end).
+// Six files: runtime.cc (sessions, tasks, objects), runtime_waiting.cc (who sleeps and polls), runtime_frames.cc
+// (channels), runtime_link.cc (the daemon), runtime_copies.cc (objects of other nodes), runtime_explain.cc (what a wait
+// waits for, and whether it can end).
 #pragma once
 
 #include <array>
@@ -24,6 +25,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -217,7 +219,8 @@ class Runtime {
   void set_notice_after(int64_t ns) { notice_after_ns_ = ns; }
   // The object must be resolved. May have to wait for a segment to be mapped; kTimeout as in Allocate.
   Result<ValueView> Read(Object* object);
-  // Address of a stored location, mapped read-only.
+  // Address of a stored location, mapped read-only. If it lies on another node, of a copy, which is waited for and then
+  // kept for as long as this process lives; errors and kTimeout as in Read.
   Result<const uint8_t*> MapStored(const Location& location);
 
   // ---- for the front end's own thread
@@ -270,6 +273,17 @@ class Runtime {
     bool to_notify = false;  // is in to_notify_
     // A stream: what the peer routed to us and what must wait for replies that it sent before (kAfter).
     std::deque<PeerMessage> held_back;
+  };
+
+  // A copy of an object of another node, for this process: asked for, there, or not to be had.
+  struct Fetch {
+    enum class State : uint8_t { kAsked, kHere, kFailed } state = State::kAsked;
+    uint64_t request = 0;
+    Location place;                      // kHere
+    const std::string* error = nullptr;  // kFailed
+    std::vector<Object*> objects;        // that use it or wait for it
+    uint32_t others = 0;                 // who use it or wait for it without an object
+    bool kept = false;                   // one of them is MapStored
   };
 
   // A traversal of who waits for whom. Up to two passes (wait_graph.h).
@@ -328,7 +342,14 @@ class Runtime {
   // To the event log; right after the submission.
   void NoteSubmitted(const TaskTemplate* what, std::span<Object* const> dependencies);
   bool PushTask(int32_t worker, Task* task);
-  static const Location* OutOfReach(const Task& task, ProcessId worker);
+  // Copies (runtime_copies.cc). A fetch lives while anybody is in it.
+  bool IsElsewhere(const Location& location) const { return NodeOf(location.segment) != NodeOf(self()); }
+  Fetch& BeginFetch(const Location& location);
+  void EndFetchIfUnused(const Location& location);
+  void BringCopy(Object* object, const Location& location);
+  void LetGoOfCopy(Object* object, const Location& location);
+  void CopyArrived(uint64_t request, const Location& place);
+  void CopyFailed(uint64_t request, const std::string& error);
   bool CoresAreFree() const;  // for this process and each worker that is busy with its tasks
   bool Define(Peer& peer, const TaskTemplate* what);
   bool SendLease(Peer& peer, const LeasedWorker& worker);
@@ -377,6 +398,8 @@ class Runtime {
   // True if whoever asked has given up; `answer` is nullptr if it was a list.
   bool TakeUnwantedAnswer(uint64_t question, const ActorAnswer* answer);
   Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes);
+  Result<Location> CopyFor(const Location& location);  // without the lock
+  Result<ValueView> ReadElsewhere(Object* object);     // without the lock
 
   // For the one poller, unlocked: sleeps until something is rung, or arrives on a stream.
   template <class Condition>
@@ -403,6 +426,7 @@ class Runtime {
   std::unique_ptr<Doorbell> doorbell_;
   EventLog log_;  // written without the lock
   bool is_worker_ = false;
+  bool in_cluster_ = false;
   uint32_t allowed_cpus_ = 1;
 
   std::mutex mutex_;
@@ -418,7 +442,11 @@ class Runtime {
   std::vector<std::pair<ProcessId, std::string>> peer_outbox_;
   std::vector<Peer*> holding_back_;  // have something in held_back
   std::vector<Location> free_outbox_;
-  std::unordered_map<SegmentId, uint8_t> segment_states_;    // 1 asked for, 2 mapped, 3 does not exist
+  std::unordered_map<SegmentId, uint8_t> segment_states_;  // 1 asked for, 2 mapped, 3 does not exist
+  std::map<Location, Fetch> fetches_;                      // by where the object lies
+  std::unordered_map<uint64_t, Location> fetch_requests_;
+  uint64_t next_fetch_ = 1;
+  std::set<std::string> fetch_errors_;                       // each once, for as long as the runtime lives
   std::unordered_map<uint64_t, uint64_t> reserving_;         // request -> bytes
   std::unordered_map<uint64_t, Result<bool>> reservations_;  // answered
   uint64_t next_reservation_ = 1;

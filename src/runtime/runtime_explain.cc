@@ -110,7 +110,7 @@ void Runtime::EndLooking(Waiting& waiting) {
 
 uint64_t Runtime::Await(Object* object, void* cookie, uint64_t execution) {
   std::unique_lock lock(mutex_);
-  if (object->resolved()) {
+  if (object->settled()) {
     AddReference(object);
     Raise({.kind = RuntimeEvent::kReady, .object = object, .cookie = cookie});
     return 0;
@@ -129,7 +129,7 @@ uint64_t Runtime::Await(Object* object, void* cookie, uint64_t execution) {
   await.waiting.since_ns = await.report.began_ns;
   ++object->callbacks;
   callbacks_[object].push_back({.cookie = cookie, .await = number});
-  owner_->Want(object, actions_);
+  owner_->WantHere(object, actions_);
   Perform();
   awaits_seen_ = true;
   if (background_idle_) doorbell_->WakeBackground();
@@ -243,7 +243,7 @@ WaitFact Runtime::FactOf(const Waiting& waiting) const {
   }
   size_t resolved = 0;
   for (Object* object : waiting.objects) {
-    if (object->resolved()) {
+    if (object->settled()) {
       ++resolved;
     } else if (fact.objects.size() < kMaxObjectsListed) {
       fact.objects.push_back(object->id);

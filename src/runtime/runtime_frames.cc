@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "os/futex.h"
 #include "runtime/runtime.h"
-#include "wire/node_messages.h"
 
 namespace weft::core {
 
@@ -112,19 +111,6 @@ bool Runtime::TakeReply(Peer& peer, std::string_view bytes) {
   return true;
 }
 
-// What the task needs and a worker of another node cannot read; nullptr: nothing.
-const Location* Runtime::OutOfReach(const Task& task, ProcessId worker) {
-  const Location& body = task.what->function->stored_body;
-  if (body.size > 0 && NodeOf(body.segment) != NodeOf(worker)) return &body;
-  for (uint32_t i = 0; i < task.num_dependencies; ++i) {
-    const Value& value = task.dependencies[i]->value;
-    if (value.kind() == ValueKind::kStored && NodeOf(value.location().segment) != NodeOf(worker)) {
-      return &value.location();
-    }
-  }
-  return nullptr;
-}
-
 // ---- performing ---------------------------------------------------------------------------------------------------
 
 void Runtime::Perform() {
@@ -132,16 +118,6 @@ void Runtime::Perform() {
     Action action = actions_[i];  // a copy: performing may add to the list
     switch (action.kind) {
       case ActionKind::kPush:
-        if (const Location* unreachable = OutOfReach(*action.task, owner_->workers()[action.worker].process)) {
-          owner_->FailPushed(action.task->handle,
-                             "ObjectLostError\ntask '" + action.task->what->name + "' was given to node " +
-                                 std::to_string(NodeOf(owner_->workers()[action.worker].process).value) +
-                                 ", and it needs " + std::to_string(unreachable->size) + " bytes that lie on node " +
-                                 std::to_string(NodeOf(unreachable->segment).value) +
-                                 "; this version does not move objects between nodes",
-                             CoarseNowNs(), actions_);
-          break;
-        }
         // A call is not tried once one before it was refused: calls keep their order.
         if ((action.task->actor && owner_->workers()[action.worker].full) || !PushTask(action.worker, action.task)) {
           owner_->PushRefused(action.task->handle, CoarseNowNs(), actions_);
@@ -167,7 +143,7 @@ void Runtime::Perform() {
         Send(ReturnLease{.lease = {action.number}});
         break;
       case ActionKind::kFreeStored:
-        if (writer_.created() && action.location.segment == writer_.segment()) {
+        if (writer_.created() && action.location.segment == writer_.segment() && action.number == 0) {
           writer_.Free(action.location);
           if (background_idle_) doorbell_->WakeBackground();  // it trims what stays unused
         } else {
@@ -224,6 +200,12 @@ void Runtime::Perform() {
         break;
       case ActionKind::kCancelRunning:
         Route(action.process, {.kind = PeerMessageKind::kCancelTask, .id = action.id, .count = action.number});
+        break;
+      case ActionKind::kBring:
+        BringCopy(action.object, action.location);
+        break;
+      case ActionKind::kLetGo:
+        LetGoOfCopy(action.object, action.location);
         break;
       case ActionKind::kResolved: {
         auto it = callbacks_.find(action.object);

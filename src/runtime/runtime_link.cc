@@ -159,6 +159,10 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     } else {
       state = 3;
     }
+  } else if (auto* m = std::get_if<ObjectFetched>(&message)) {
+    CopyArrived(m->request, m->location);
+  } else if (auto* m = std::get_if<ObjectUnfetchable>(&message)) {
+    CopyFailed(m->request, m->error);
   } else if (auto* m = std::get_if<MemoryReserved>(&message)) {
     auto asked = reserving_.find(m->request);
     if (asked == reserving_.end()) return Fail("the node daemon answered what was not asked");

@@ -1,4 +1,6 @@
 // Runtime: what it tells observers of the session about its tasks and objects.
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "os/abstract_socket.h"
@@ -17,9 +19,10 @@ constexpr size_t kMaxNameBytes = 128;
 
 int Runtime::node_pid() const {
   if (daemon_pid_ > 0) return daemon_pid_;
-  // A worker's socket pair was made by the daemon.
+  // A worker's socket pair was made by the daemon, and who joins a lasting node was accepted by it. The pair to a
+  // daemon of our own, which has ended by now, was made by ourselves.
   auto pid = PeerPid(socket_.get());
-  return pid && is_worker_ ? *pid : 0;
+  return pid && *pid != ::getpid() ? *pid : 0;
 }
 
 std::string Runtime::ReportState(uint32_t limit) {

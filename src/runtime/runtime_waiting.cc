@@ -133,15 +133,22 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
 WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadline_ns, WaitReport* report) {
   std::unique_lock lock(mutex_);
   WaitOutcome outcome = WaitOutcome::kReady;
+  // Those of other nodes come beside each other, and one that was lost may be had by now.
+  if (in_cluster_) {
+    for (Object* object : objects) {
+      if (!object->here()) owner_->WantHere(object, actions_);
+    }
+    Perform();
+  }
   // From the end: the last one is likely to be ready last, and then all others need no wake-up of their own.
   for (size_t i = objects.size(); i-- > 0;) {
     Object* object = objects[i];
-    if (object->resolved()) continue;
-    owner_->Want(object, actions_);
+    if (object->settled()) continue;
+    owner_->WantHere(object, actions_);
     Perform();
     ++object->waiters;
     Waiting waiting{.objects = objects.first(i + 1), .wanted = i + 1, .deadline_ns = deadline_ns, .report = report};
-    outcome = WaitUntil(lock, deadline_ns, false, [object] { return object->resolved(); }, report ? &waiting : nullptr);
+    outcome = WaitUntil(lock, deadline_ns, false, [object] { return object->settled(); }, report ? &waiting : nullptr);
     --object->waiters;
     if (outcome != WaitOutcome::kReady) break;
   }
@@ -154,12 +161,14 @@ WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, in
   auto enough = [&] {
     size_t count = 0;
     for (Object* object : objects) {
-      if (object->resolved() && ++count >= wanted) return true;
+      if (object->settled() && ++count >= wanted) return true;
     }
     return count >= wanted;
   };
   if (enough()) return WaitOutcome::kReady;
-  for (Object* object : objects) owner_->Want(object, actions_);
+  for (Object* object : objects) {
+    if (!object->settled()) owner_->WantHere(object, actions_);
+  }
   Perform();
   Waiting waiting{.objects = objects, .wanted = wanted, .deadline_ns = deadline_ns, .report = report};
   auto outcome = WaitUntil(lock, deadline_ns, true, enough, report ? &waiting : nullptr);

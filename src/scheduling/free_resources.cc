@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "wire/placement.h"
 
 namespace weft::core {
 
@@ -22,7 +23,7 @@ bool FreeResources::FitsGpus(int64_t amount) const {
 }
 
 bool FreeResources::Lacks(std::string_view name, int64_t amount) const {
-  return amounts_.Of(name) < amount || (name == kGpu && !FitsGpus(amount));
+  return !IsPlacement(name) && (amounts_.Of(name) < amount || (name == kGpu && !FitsGpus(amount)));
 }
 
 bool FreeResources::Fits(const ResourceAmounts& shape) const {

@@ -24,24 +24,4 @@ bool Matches(const LabelSelector& selector, const NodeLabels& labels) {
   });
 }
 
-std::string FormatSelector(const LabelSelector& selector) {
-  std::string text;
-  for (const auto& condition : selector) {
-    if (!text.empty()) text += ", ";
-    text += condition.key;
-    if (condition.test == LabelTest::kExists) {
-      text += " exists";
-    } else if (condition.test == LabelTest::kAbsent) {
-      text += " does not exist";
-    } else if (condition.values.size() == 1) {
-      text += (condition.test == LabelTest::kIn ? "=" : "!=") + condition.values[0];
-    } else {
-      text += condition.test == LabelTest::kIn ? " in (" : " not in (";
-      for (size_t i = 0; i < condition.values.size(); ++i) text += (i == 0 ? "" : ", ") + condition.values[i];
-      text += ")";
-    }
-  }
-  return text;
-}
-
 }  // namespace weft::core

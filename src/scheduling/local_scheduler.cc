@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "wire/placement.h"
 
 namespace weft::core {
 namespace {
@@ -44,6 +45,7 @@ void LocalScheduler::Handle(const ProcessJoined& event, std::vector<SchedulerAct
 
 std::string LocalScheduler::WhyNever(const ResourceAmounts& shape, const std::string& who) const {
   for (const auto& [name, amount] : shape) {
+    if (IsPlacement(name)) continue;
     std::string why = "the " + who + " asks for " + FormatAmount(amount) + " " + name;
     if (name == kGpu && amount > kResourceUnit && amount % kResourceUnit != 0) {
       return why + ", but only less than one GPU can be a fraction; ask for a whole number";

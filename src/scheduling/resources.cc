@@ -1,6 +1,9 @@
 #include "scheduling/resources.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "wire/placement.h"
 
 namespace weft::core {
 namespace {
@@ -15,9 +18,15 @@ constexpr size_t kMaxNameBytes = 256;
 
 bool IsValidShape(const ResourceAmounts& shape) {
   if (shape.size() > kMaxNames) return false;
+  bool placed = false;
   for (size_t i = 0; i < shape.size(); ++i) {
     const auto& [name, amount] = shape[i];
-    if (name.empty() || name.size() > kMaxNameBytes) return false;
+    if (IsPlacement(name)) {
+      Placement placement;
+      if (std::exchange(placed, true) || !DecodePlacement(name, &placement)) return false;
+    } else if (name.empty() || name.size() > kMaxNameBytes) {
+      return false;
+    }
     if (amount <= 0 || amount > kMaxAmount) return false;
     if (i > 0 && shape[i - 1].first >= name) return false;
   }
@@ -56,14 +65,14 @@ std::string FormatShape(const ResourceAmounts& shape) {
   std::string text;
   for (const auto& [name, amount] : shape) {
     if (!text.empty()) text += ", ";
-    text += FormatAmount(amount) + " " + name;
+    text += IsPlacement(name) ? FormatPlacement(name) : FormatAmount(amount) + " " + name;
   }
   return text.empty() ? "nothing" : text;
 }
 
 bool ResourceLedger::Fits(const ResourceAmounts& shape) const {
   for (const auto& [name, amount] : shape) {
-    if (Of(name) < amount) return false;
+    if (Of(name) < amount && !IsPlacement(name)) return false;
   }
   return true;
 }
@@ -77,6 +86,7 @@ void ResourceLedger::Subtract(const ResourceAmounts& shape) {
 }
 
 void ResourceLedger::Adjust(std::string_view name, int64_t by) {
+  if (IsPlacement(name)) return;
   auto found = amounts_.find(name);
   if (found == amounts_.end()) found = amounts_.emplace(std::string(name), 0).first;
   found->second = std::clamp(found->second + by, -kMaxSum, kMaxSum);

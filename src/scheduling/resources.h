@@ -16,7 +16,8 @@ namespace weft::core {
 inline constexpr std::string_view kCpu = "CPU";
 inline constexpr std::string_view kGpu = "GPU";  // these have numbers: scheduling/free_resources.h
 
-// Sorted by name, no name twice, every amount above zero and far below where sums could overflow.
+// Sorted by name, no name twice, at most one placement (wire/placement.h), every amount above zero and far below where
+// sums could overflow.
 bool IsValidShape(const ResourceAmounts& shape);
 
 // Of each resource the larger amount.
@@ -32,7 +33,8 @@ std::string FormatAmount(int64_t amount);
 // "2 CPU, 1 gpu"; "nothing" for an empty shape.
 std::string FormatShape(const ResourceAmounts& shape);
 
-// How much there is of each resource at one moment. Values may go below zero: CPUs that were lent and are in use again.
+// How much there is of each resource at one moment; placements in shapes are passed over. Values may go below zero:
+// CPUs that were lent and are in use again.
 class ResourceLedger {
  public:
   ResourceLedger() = default;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "scheduling/local_scheduler.h"
+#include "wire/placement.h"
 
 namespace weft::core {
 
@@ -12,6 +13,11 @@ ShapeFact LocalScheduler::Explain(const ResourceAmounts& shape) const {
     if (kind.guest == WantsGuest(shape) && wanted != UINT32_MAX) fact.starting += wanted;
   }
   for (const auto& [name, amount] : shape) {
+    if (IsPlacement(name)) {  // no resource: nobody holds it, and there is enough
+      fact.total.emplace_back(name, amount);
+      fact.free.emplace_back(name, amount);
+      continue;
+    }
     if (int64_t total = AmountOf(total_, name); total > 0) fact.total.emplace_back(name, total);
     if (int64_t free = free_.Of(name); free > 0) fact.free.emplace_back(name, free);
   }

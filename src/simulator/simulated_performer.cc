@@ -216,6 +216,9 @@ void SimulatedProcess::Perform() {
       case ActionKind::kCancelRunning:
         Route(action.process, {.kind = PeerMessageKind::kCancelTask, .id = action.id, .count = action.number});
         break;
+      case ActionKind::kBring:  // never: all simulated processes are on one node
+      case ActionKind::kLetGo:
+        break;
       case ActionKind::kResolved:
         break;  // AfterEvent looks
     }

@@ -73,6 +73,12 @@ struct Location {
   auto operator<=>(const Location&) const = default;
 };
 
+// Who numbers processes puts the node's number into the upper half; a segment has its writer's number.
+constexpr NodeNumber NodeOf(ProcessId process) { return {static_cast<uint32_t>(process.value >> 32)}; }
+constexpr NodeNumber NodeOf(SegmentId segment) { return {static_cast<uint32_t>(segment.value >> 32)}; }
+// The node daemon's own, for the segment that it keeps copies in.
+constexpr ProcessId DaemonOf(NodeNumber node) { return {uint64_t{node.value} << 32}; }
+
 std::string ToString(ProcessId id);
 std::string ToString(ObjectId id);  // 32 hexadecimal digits
 

@@ -185,6 +185,10 @@ void Fields(V& v, ActorInfo& m) {
   v(m.actor, m.state, m.incarnation, m.worker, m.detached, m.restarts_left, m.class_name, m.name, m.name_space, m.why);
 }
 template <class V>
+void Fields(V& v, NodeListed& m) {
+  v(m.node, m.session, m.alive, m.head, m.own, m.name, m.address, m.total, m.available, m.labels, m.why);
+}
+template <class V>
 void Fields(V& v, Observed& m) {
   v(m.reports);
 }
@@ -203,6 +207,22 @@ void Fields(V& v, AskShape& m) {
 template <class V>
 void Fields(V& v, ShapeAnswer& m) {
   v(m.request, m.fact);
+}
+template <class V>
+void Fields(V& v, FetchObject& m) {
+  v(m.request, m.location);
+}
+template <class V>
+void Fields(V& v, ReleaseObject& m) {
+  v(m.request);
+}
+template <class V>
+void Fields(V& v, ObjectFetched& m) {
+  v(m.request, m.location);
+}
+template <class V>
+void Fields(V& v, ObjectUnfetchable& m) {
+  v(m.request, m.error);
 }
 
 std::string Encode(const Message& message) { return EncodeVariant(message); }

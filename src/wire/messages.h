@@ -15,6 +15,7 @@
 
 #include "base/bytes.h"
 #include "wire/ids.h"
+#include "wire/labels.h"
 
 namespace weft::core {
 
@@ -139,6 +140,14 @@ struct AskShape {  // who holds what of the resources in this shape? answered by
   ResourceAmounts shape;
 };
 
+struct FetchObject {  // the bytes lie on another node: a copy here, please; answered once, unless it is released before
+  uint64_t request = 0;  // the sender's number; from the answer on it uses the copy
+  Location location;     // there
+};
+struct ReleaseObject {  // no longer wanted, or no longer used
+  uint64_t request = 0;
+};
+
 // ---- from the daemon to a process -------------------------------------------------------------------------------
 
 struct Welcome {  // with two descriptors: the process's own doorbell page, and its event log if events are kept
@@ -147,7 +156,7 @@ struct Welcome {  // with two descriptors: the process's own doorbell page, and 
   uint64_t object_store_bytes = 0;
   uint64_t reserved_bytes = 0;  // of the store, granted without asking
   uint32_t cpus = 0;            // whole CPUs of the node
-  uint64_t session = 0;         // random, the same for all its processes
+  uint64_t session = 0;         // random, the same for all processes of the session or cluster
   uint8_t python_workers = 0;   // as the driver said
 };
 struct ChannelOpened {  // with two descriptors: the channel's memory and the peer's doorbell page
@@ -247,6 +256,14 @@ struct ShapeAnswer {
   uint64_t request = 0;
   std::string fact;  // ShapeFact (wait_facts.h)
 };
+struct ObjectFetched {
+  uint64_t request = 0;
+  Location location;  // of the copy, in a segment of this node
+};
+struct ObjectUnfetchable {
+  uint64_t request = 0;
+  std::string error;  // a system error: name of the exception class, newline, message
+};
 
 // ---- observers: other programs of the same user that look at a session
 // ------------------------------------------------
@@ -255,6 +272,7 @@ enum ObserveWhat : uint32_t {
   kObserveEvents = 1,  // each ProcessInfo comes with the process's event log
   kObserveOutput = 2,  // the last output of each worker
   kObserveState = 4,   // what each process knows of its tasks and objects
+  kObserveNodes = 8,   // all nodes of the cluster, as its head sees them
 };
 struct Observe {  // from an observer; answered by the messages below, in this order
   uint32_t protocol = kProtocolVersion;
@@ -268,6 +286,19 @@ struct NodeInfo {
   uint64_t store_bytes = 0, store_used_bytes = 0;
   int64_t started_ns = 0;  // CLOCK_MONOTONIC
   std::string working_directory;
+};
+struct NodeListed {  // for each node of the cluster, dead ones too, if kObserveNodes is asked for
+  NodeNumber node;
+  uint64_t session = 0;  // as in Welcome
+  uint8_t alive = 1;
+  uint8_t head = 0;
+  uint8_t own = 0;  // the node that answers
+  std::string name;
+  std::string address;  // where other nodes reach it; empty: a private session
+  ResourceAmounts total;
+  ResourceAmounts available;  // as the head was told last
+  NodeLabels labels;
+  std::string why;  // if it is not alive
 };
 enum class ProcessStage : uint8_t { kStarting = 1, kIdle = 2, kLeased = 3, kBlocked = 4, kEnding = 5, kDead = 6 };
 struct ProcessInfo {  // with one descriptor, read-only, if events are asked for and kept: its event log
@@ -309,7 +340,8 @@ using Message =
                  ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
-                 ShapeAnswer, KeepActor, SessionRefused, StreamOpened, EntrustActor>;
+                 ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
+                 ObjectUnfetchable, EntrustActor, NodeListed>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -30,7 +30,7 @@ void Fields(V& v, BeatConfirmed& m) {
 }
 template <class V>
 void Fields(V& v, NodeAppeared& m) {
-  v(m.node, m.name, m.address, m.resources);
+  v(m.node, m.name, m.address, m.resources, m.labels);
 }
 template <class V>
 void Fields(V& v, NodeVanished& m) {
@@ -83,16 +83,40 @@ void Fields(V& v, ChannelWanted& m) {
   v(m.submitter, m.worker);
 }
 template <class V>
-void Fields(V& v, PullObject& m) {
-  v(m.request, m.location);
+void Fields(V& v, SourcesWanted& m) {
+  v(m.location);
 }
 template <class V>
-void Fields(V& v, PullFailed& m) {
-  v(m.request, m.why);
+void Fields(V& v, SourcesTold& m) {
+  v(m.location, m.complete, m.partial, m.start, m.answer);
 }
 template <class V>
 void Fields(V& v, CopiesDropped& m) {
   v(m.locations);
+}
+template <class V>
+void Fields(V& v, CopyChanged& m) {
+  v(m.location, m.held);
+}
+template <class V>
+void Fields(V& v, HoldingsWanted& m) {
+  v(m.location);
+}
+template <class V>
+void Fields(V& v, HoldingsTold& m) {
+  v(m.location, m.ranges, m.complete, m.gone);
+}
+template <class V>
+void Fields(V& v, ChunkWanted& m) {
+  v(m.request, m.location, m.chunk);
+}
+template <class V>
+void Fields(V& v, ChunkUnwanted& m) {
+  v(m.request);
+}
+template <class V>
+void Fields(V& v, ChunkDenied& m) {
+  v(m.request);
 }
 template <class V>
 void Fields(V& v, ActorOffered& m) {
@@ -129,6 +153,15 @@ void Fields(V& v, NameReleased& m) {
 template <class V>
 void Fields(V& v, JobEnded& m) {
   v(m.job);
+}
+
+template <class V>
+void Fields(V& v, AskNodes& m) {
+  v(m.request);
+}
+template <class V>
+void Fields(V& v, NodesTold& m) {
+  v(m.request, m.nodes);
 }
 
 std::string EncodeHello(const NodeHello& hello) {

@@ -15,10 +15,7 @@
 
 namespace weft::core {
 
-inline constexpr uint32_t kNodeProtocolVersion = 1;
-
-constexpr NodeNumber NodeOf(ProcessId process) { return {static_cast<uint32_t>(process.value >> 32)}; }
-constexpr NodeNumber NodeOf(SegmentId segment) { return {static_cast<uint32_t>(segment.value >> 32)}; }
+inline constexpr uint32_t kNodeProtocolVersion = 2;
 
 // What belongs to no process but to the cluster itself, wherever its head is. It owns the detached actors, and a job
 // that lasts beyond its driver has a number as if it were a process of this node.
@@ -77,6 +74,7 @@ struct NodeAppeared {  // from the head, to all
   std::string name;
   std::string address;
   ResourceAmounts resources;
+  NodeLabels labels;
 };
 struct NodeVanished {  // its processes are dead
   NodeNumber node;
@@ -157,22 +155,47 @@ struct ChannelWanted {  // dial for a channel of these two, of which the first i
   ProcessId worker;
 };
 
-// ---- objects
-struct PullObject {  // please send this in chunks; each has a ChunkHead as header
-  uint64_t request = 0;
+// ---- objects, named by where they lie on their own node (HolderDirectory, PullPlan, ChunkServer)
+struct SourcesWanted {  // to the object's node, which keeps count of its copies: the sender pulls it
   Location location;
 };
-struct PullFailed {
-  uint64_t request = 0;
-  std::string why;
-};
-struct ChunkHead {
-  uint64_t request = 0;
-  uint64_t offset = 0;
-  uint64_t total = 0;
+struct SourcesTold {  // the answer (GiveSources), and later ones that were not asked for
+  Location location;
+  std::vector<NodeNumber> complete;
+  std::vector<NodeNumber> partial;
+  uint32_t start = 0;
+  uint8_t answer = 0;
 };
 struct CopiesDropped {  // the objects are freed; so are copies of them
   std::vector<Location> locations;
+};
+struct CopyChanged {  // to the object's node
+  Location location;
+  uint8_t held = 0;  // 1: the sender has all of it; 0: nothing any more
+};
+struct HoldingsWanted {  // to one that pulls the object too: what do you have of it?
+  Location location;
+};
+struct HoldingsTold {  // and again with each chunk that comes
+  Location location;
+  std::vector<std::pair<uint32_t, uint32_t>> ranges;  // chunks: first and count
+  uint8_t complete = 0;
+  uint8_t gone = 0;
+};
+struct ChunkWanted {  // answered by the chunk, with a ChunkHead as header, or by ChunkDenied
+  uint64_t request = 0;
+  Location location;
+  uint32_t chunk = 0;
+};
+struct ChunkUnwanted {  // answered all the same
+  uint64_t request = 0;
+};
+struct ChunkDenied {
+  uint64_t request = 0;
+};
+struct ChunkHead {
+  uint64_t request = 0;
+  uint64_t checksum = 0;  // transfer/checksum.h
 };
 
 // ---- actors: between the home of an actor, which knows its state, and the node of its worker
@@ -222,12 +245,22 @@ struct JobEnded {  // from the head: a job that had lasted beyond its driver
   ProcessId job;
 };
 
+// ---- looking
+struct AskNodes {  // to the head: all nodes, please
+  uint64_t request = 0;
+};
+struct NodesTold {
+  uint64_t request = 0;
+  std::vector<std::string> nodes;  // encoded NodeListed
+};
+
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
                  NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
-                 ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, PullObject, PullFailed,
-                 CopiesDropped, ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked,
-                 NameAnswered, NameReleased, JobEnded>;
+                 ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, SourcesWanted, SourcesTold,
+                 CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
+                 ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
+                 NameReleased, JobEnded, AskNodes, NodesTold>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);

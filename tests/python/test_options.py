@@ -52,7 +52,7 @@ def test_defaults():
         ({"nonsense": 1}, TypeError, ["nonsense", "max_retries"]),
         ({"max_calls": 1}, NotImplementedError, ["max_calls", "not yet"]),
         ({"runtime_env": {"pip": []}}, NotImplementedError, ["runtime_env", "not yet"]),
-        ({"label_selector": {"a": "b"}}, NotImplementedError, ["label_selector", "not yet"]),
+        ({"label_selector": {"a": "b c"}}, ValueError, ["label_selector", "b c"]),
         ({"scheduling_strategy": "PACK"}, ValueError, ["scheduling_strategy", "PACK"]),
         ({"scheduling_strategy": object()}, NotImplementedError, ["scheduling_strategy", "not yet"]),
         ({"max_restarts": 1}, TypeError, ["max_restarts", "actors"]),

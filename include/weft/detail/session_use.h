@@ -10,32 +10,45 @@
 // callback or coroutine may end the session that it was called from: the thread's own place is not waited for.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
+
 namespace weft::detail {
 
 struct SessionState;
 
+// Of a thread. Never freed: taken over by a later thread when its own has ended.
+struct alignas(64) UserPlace {
+  std::atomic<SessionState*> uses{nullptr};
+  std::atomic<bool> taken{true};
+  UserPlace* next = nullptr;
+};
+extern constinit thread_local UserPlace* t_user_place __attribute__((tls_model("initial-exec")));
+UserPlace* TakeUserPlace() noexcept;
+
 class Using {
  public:
   // The session of the one around this, else the present one, if there is any.
-  Using() noexcept;
-  ~Using();
+  Using() noexcept
+      : place_(t_user_place ? t_user_place : TakeUserPlace()), outer_(place_->uses.load(std::memory_order_relaxed)) {
+    state_ = outer_ ? outer_ : Begin();
+  }
+  ~Using() {
+    if (!outer_) place_->uses.store(nullptr, std::memory_order_release);
+  }
   Using(const Using&) = delete;
   Using& operator=(const Using&) = delete;
 
   SessionState* get() const { return state_; }  // nullptr: none is open
   // Throws, and says what to do, if there is none or it cannot be used.
   SessionState& need() const;
+  uint32_t epoch() const;  // likewise
 
  private:
-  struct Place;
-  friend void AwaitUsers(SessionState* state);
-  friend bool IsUsed(SessionState* state);
-  friend struct PlaceKeeper;
-  static Place* PlaceOfThisThread() noexcept;
-  static thread_local Place* t_place;
+  SessionState* Begin() noexcept;
 
-  Place* place_;
-  SessionState* before_;
+  UserPlace* const place_;
+  SessionState* const outer_;
   SessionState* state_;
 };
 

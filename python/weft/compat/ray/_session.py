@@ -6,6 +6,7 @@ import os
 import sys
 
 import weft
+from weft import _core
 from weft.compat._finder import PRELOAD, VARIABLE
 
 from ._level import IS_2018, RAY_VERSION
@@ -80,7 +81,7 @@ def init(address=None, **arguments):
     finally:
         os.environ.pop(PRELOAD, None)
     if not was_running and not translated.get("local_mode"):
-        _await_workers(min(int(context.num_cpus), _MOST_WORKERS))
+        _await_workers(min(_core.process_info()["cpus"], _MOST_WORKERS))
     return _address_info() if IS_2018 else RayContext(context)
 
 

@@ -34,6 +34,10 @@ def options(given: dict) -> dict:
         if name == "max_retries" and value == -1:
             value = _FOR_EVER
         translated[new_name] = value
+    selector = getattr(translated.get("scheduling_strategy"), "label_selector", None)
+    if selector is not None:  # NodeLabelSchedulingStrategy
+        del translated["scheduling_strategy"]
+        translated["label_selector"] = {**selector, **(translated.get("label_selector") or {})}
     return translated
 
 

@@ -1,0 +1,111 @@
+// Runtime: objects that lie on another node. The daemon brings copies to this node; this is who uses which.
+//
+// A copy is used from the moment it was asked for until its object is freed in this process, or is wanted no more; the
+// daemon is told (ReleaseObject), and keeps or drops it. Several may wait for the same copy: the front end's threads
+// and callbacks through the object, the executor for the arguments of a task that it has not claimed yet, and MapStored
+// for the body of a function.
+#include "runtime/runtime.h"
+
+namespace weft::core {
+
+Runtime::Fetch& Runtime::BeginFetch(const Location& location) {
+  auto [entry, fresh] = fetches_.try_emplace(location);
+  Fetch& fetch = entry->second;
+  if (fresh || fetch.state == Fetch::State::kFailed) {
+    fetch.state = Fetch::State::kAsked;
+    fetch.request = next_fetch_++;
+    fetch_requests_.emplace(fetch.request, location);
+    Send(FetchObject{.request = fetch.request, .location = location});
+  }
+  return fetch;
+}
+
+void Runtime::EndFetchIfUnused(const Location& location) {
+  auto found = fetches_.find(location);
+  if (found == fetches_.end() || !found->second.objects.empty() || found->second.others > 0) return;
+  if (found->second.state != Fetch::State::kFailed) Send(ReleaseObject{.request = found->second.request});
+  fetch_requests_.erase(found->second.request);
+  fetches_.erase(found);
+}
+
+void Runtime::BringCopy(Object* object, const Location& location) {
+  Fetch& fetch = BeginFetch(location);
+  fetch.objects.push_back(object);
+  if (fetch.state == Fetch::State::kHere) owner_->Brought(object, fetch.place, actions_);
+}
+
+void Runtime::LetGoOfCopy(Object* object, const Location& location) {
+  auto found = fetches_.find(location);
+  if (found == fetches_.end()) return;
+  std::erase(found->second.objects, object);
+  EndFetchIfUnused(location);
+}
+
+void Runtime::CopyArrived(uint64_t request, const Location& place) {
+  auto asked = fetch_requests_.find(request);
+  if (asked == fetch_requests_.end()) return;  // released meanwhile
+  Fetch& fetch = fetches_.at(asked->second);
+  fetch_requests_.erase(asked);
+  fetch.state = Fetch::State::kHere;
+  fetch.place = place;
+  for (Object* object : fetch.objects) owner_->Brought(object, place, actions_);
+}
+
+void Runtime::CopyFailed(uint64_t request, const std::string& error) {
+  auto asked = fetch_requests_.find(request);
+  if (asked == fetch_requests_.end()) return;
+  const Location location = asked->second;
+  fetch_requests_.erase(asked);
+  Fetch& fetch = fetches_.at(location);
+  fetch.state = Fetch::State::kFailed;
+  fetch.error = &*fetch_errors_.insert(error).first;
+  for (Object* object : std::exchange(fetch.objects, {})) owner_->NotBrought(object, fetch.error, actions_);
+  EndFetchIfUnused(location);
+}
+
+Result<Location> Runtime::CopyFor(const Location& location) {
+  std::unique_lock lock(mutex_);
+  Fetch& fetch = BeginFetch(location);  // stays where it is while we are in it
+  // Also if a signal ends the wait: it goes on after that.
+  if (!std::exchange(fetch.kept, true)) ++fetch.others;
+  ++fetch.others;
+  auto outcome = WaitUntil(lock, -1, false, [&] { return fetch.state != Fetch::State::kAsked; });
+  --fetch.others;
+  if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
+  if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};
+  if (fetch.state == Fetch::State::kHere) return fetch.place;
+  const std::string& error = *fetch.error;
+  if (std::exchange(fetch.kept, false)) --fetch.others;
+  EndFetchIfUnused(location);
+  return Error{ErrorKind::kGone, error.substr(error.find('\n') + 1)};
+}
+
+// The value lies on another node, and nobody has waited for it here, or somebody asks for it once more.
+Result<ValueView> Runtime::ReadElsewhere(Object* object) {
+  ValueView view{.kind = ValueKind::kStored, .bytes = {}, .stored = true};
+  {
+    std::unique_lock lock(mutex_);
+    if (!object->settled()) {
+      owner_->WantHere(object, actions_);
+      Perform();
+      ++object->waiters;
+      auto outcome = WaitUntil(lock, -1, false, [object] { return object->settled(); });
+      --object->waiters;
+      if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
+      if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};
+    }
+    if (object->place.load(std::memory_order_relaxed) == Place::kLost) {
+      view.kind = ValueKind::kSystemError;
+      view.bytes = *object->copy->error;
+      view.stored = false;
+      return view;
+    }
+  }
+  const Location place = object->copy->place;  // does not change any more
+  auto data = MapStored(place);
+  if (!data) return data.error();
+  view.bytes = {reinterpret_cast<const char*>(*data), place.size};
+  return view;
+}
+
+}  // namespace weft::core

@@ -1,0 +1,58 @@
+// Where a lease is wanted, beyond its resources: strategy and labels.
+//
+// It travels as one entry of the shape, whose name begins with '~' and is no resource: so everything that is kept per
+// shape (leases, wishes, actors) is kept per placement too. Who does arithmetic with a shape passes it over
+// (scheduling/resources.h). docs/formats.md has the form.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "wire/labels.h"
+#include "wire/messages.h"
+
+namespace weft::core {
+
+inline constexpr size_t kMaxPlacementBytes = 4096;
+
+inline bool IsPlacement(std::string_view name) { return !name.empty() && name[0] == '~'; }
+
+struct Placement {
+  bool spread = false;
+  std::string node;   // its id, 32 hexadecimal digits; empty: any
+  bool soft = false;  // of `node`: another one if it has gone or is too small
+  LabelSelector labels;
+  bool operator==(const Placement&) const = default;
+};
+
+// The name of the entry; empty if nothing is asked for.
+std::string EncodePlacement(const Placement& placement);
+// False if it is not what EncodePlacement makes.
+bool DecodePlacement(std::string_view name, Placement* placement);
+
+// Adds it to a shape that has none.
+void AddPlacement(ResourceAmounts& shape, const Placement& placement);
+// The entry's name; empty if the shape has none.
+std::string_view PlacementOf(const ResourceAmounts& shape);
+ResourceAmounts WithoutPlacement(const ResourceAmounts& shape);
+
+// How users name a node: 32 hexadecimal digits.
+std::string NodeIdText(uint64_t session, NodeNumber node);
+// Of the process that was welcomed so; a private session has one node, 1.
+NodeNumber NodeOf(const Welcome& welcome);
+// 0 if it is the id of a node of another session.
+NodeNumber NumberOfNodeId(uint64_t session, const std::string& id);
+
+// Why this is no label; empty if it is one. Keys have 1 to 100 letters, digits and . _ - /, values at most 100 of the
+// same but /.
+std::string WhyNoLabel(const std::string& key, const std::string& value);
+// What users write for one key: "eu", "!eu", "in(eu,us)", "!in(eu,us)", "*" (has the key), "!*" (has it not).
+Result<LabelCondition> ParseLabelCondition(const std::string& key, std::string text);
+
+// "zone=eu, disk in (ssd, nvme), gpu!=a100, rack exists"
+std::string FormatSelector(const LabelSelector& selector);
+// "spread over the nodes", "on node 2", "on a node with zone=eu"
+std::string FormatPlacement(std::string_view name);
+
+}  // namespace weft::core
