@@ -498,12 +498,13 @@ ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
   ShapeFact fact = scheduler_->Explain(shape);
   if (cluster_) {
     // What others hold there is not known here, and nobody here keeps it from coming: it may yet be served. Nor is
-    // anything hopeless: a node that has what none has may join. Only what fits here alone is judged by who holds it
-    // here.
+    // anything hopeless that no node has: one that has it may join.
+    const ResourceAmounts plain = WithoutPlacement(shape);
     const auto& nodes = cluster_->nodes();
-    auto own = nodes.find(cluster_->self());
-    const bool here = own != nodes.end() && ResourceLedger(own->second.resources).Fits(WithoutPlacement(shape));
-    if (MayBeServedElsewhere(shape) || !here) {
+    const bool somewhere = std::any_of(nodes.begin(), nodes.end(), [&](const auto& node) {
+      return ResourceLedger(node.second.resources).Fits(plain);
+    });
+    if (MayBeServedElsewhere(shape) || !somewhere) {
       fact.holders.clear();
       fact.total = shape;
       ++fact.starting;

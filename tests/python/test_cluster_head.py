@@ -50,6 +50,14 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+        return True
+    except OSError:
+        return False
+
+
 class Headed(Nodes):
     """Nodes whose head is at a port that it can come back to."""
 
@@ -86,14 +94,7 @@ class Headed(Nodes):
             )
         )  # fmt: skip
 
-        def answers() -> bool:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                return True
-            except OSError:
-                return False
-
-        until(answers)
+        until(lambda: answers(port))
         return f"127.0.0.1:{port}"
 
     def end(self) -> None:
@@ -280,7 +281,9 @@ def test_a_standby_takes_over(nodes, tmp_path):
         """,
     )
     assert program.stdout.readline() == "[4, 'at the head']\n"
+    assert not answers(second_port)
     nodes.kill(first)
+    until(lambda: answers(second_port))
     say(program)
     assert finish(program) == ["[9, 'at the head']"]
     # Who was the head is one no longer, as long as the other lives.
