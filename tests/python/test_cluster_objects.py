@@ -161,6 +161,18 @@ def test_many_objects_both_ways(pair):
     ) == ("True\nTrue\n300 0\n")
 
 
+def test_no_worker_sleeps_through_the_arrival_of_an_argument(pair):
+    # One after the other, so that each finds its worker about to sleep; with a timeout, so that nobody asks it why.
+    assert pair.output_of(
+        indented("""
+    for i in range(300):
+        ref = weft.put(bytes([i % 250]) * (20_000 + i))
+        assert weft.get(look.remote(ref), timeout=5) == (20_000 + i, bytes([i % 250]), bytes([i % 250]))
+    print("all")
+    """)
+    ) == ("all\n")
+
+
 def test_one_object_to_many_nodes_at_once(nodes):
     nodes.start("--num-cpus=1", "--name=one")
     pids = [nodes.start("--num-cpus=1", f"--name=n{i}", f"--resource=r{i}=1") for i in range(4)]
