@@ -718,10 +718,14 @@ def test_a_detached_actor_prints_at_its_creator_and_ends_itself(nodes):
                 weft.get(talker.leave.remote())
             except weft.ActorDiedError as error:
                 print("ended itself" in str(error))
-            try:
-                weft.get_actor("t")
-            except ValueError:
-                print("gone")
+            def free():  # the reply comes straight from the worker, the word to the head by way of its node
+                try:
+                    weft.get_actor("t")
+                except ValueError:
+                    return True
+
+            settled(free)
+            print("gone")
             """
         )
         == "True\ngone\n"
