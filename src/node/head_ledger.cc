@@ -239,34 +239,42 @@ void HeadLedger::Lose(const std::string& why) {
 
 // ---- changes ------------------------------------------------------------------------------------------------------
 
+// One at a time: a change that the store refuses (no space, away for long) is tried again before any later one, since
+// what was decided must not be forgotten, nor overtaken.
 void HeadLedger::Commit(WriteBatch batch, std::function<void()> then) {
   if (lost_) return;
-  ++pending_;
-  // A commit that failed (no space, away for long) is tried again: what was decided must not be forgotten.
-  auto again = std::make_shared<WriteBatch>(batch);
-  StoreStatus status = store_->Commit(std::move(batch), [this, again, then](StoreStatus outcome) {
-    --pending_;
-    if (lost_ || outcome.code() == StoreCode::kClosed) return;
-    if (outcome.ok()) {
-      told_away_ = false;
-      if (then) then();
-      return;
-    }
-    if (outcome.code() == StoreCode::kFenced) {
-      return Lose("another head has taken over this cluster (" + outcome.message() + ")");
-    }
+  changes_.push_back({std::move(batch), std::move(then)});
+  if (retry_at_ns_ == INT64_MAX) Submit();
+}
+
+void HeadLedger::Submit() {
+  if (lost_ || submitted_ || changes_.empty()) return;
+  submitted_ = true;
+  retry_at_ns_ = INT64_MAX;
+  StoreStatus status =
+      store_->Commit(changes_.front().batch, [this](StoreStatus outcome) { Committed(std::move(outcome)); });
+  if (!status.ok()) Committed(status);
+}
+
+void HeadLedger::Committed(const StoreStatus& outcome) {
+  submitted_ = false;
+  if (lost_ || outcome.code() == StoreCode::kClosed) return;
+  if (outcome.code() == StoreCode::kFenced) {
+    return Lose("another head has taken over this cluster (" + outcome.message() + ")");
+  }
+  if (!outcome.ok()) {
     if (!std::exchange(told_away_, true)) {
       std::fprintf(stderr, "weft node: the control store refuses a change, which is tried again: %s\n",
                    outcome.message().c_str());
     }
-    Commit(std::move(*again), then);
-  });
-  if (status.ok()) return;
-  --pending_;
-  if (status.code() == StoreCode::kFenced) {
-    return Lose("another head has taken over this cluster (" + status.message() + ")");
+    retry_at_ns_ = NowNs() + kAskAgainNs;
+    return;
   }
-  Lose("the control store cannot take a change: " + status.message());
+  told_away_ = false;
+  auto then = std::move(changes_.front().then);
+  changes_.pop_front();
+  if (then) then();
+  Submit();
 }
 
 void HeadLedger::NodeAccepted(NodeNumber node, const NodeDescription& description, NodeNumber next,
@@ -306,7 +314,7 @@ void HeadLedger::Resign() {
 }
 
 int64_t HeadLedger::NextDeadline() const {
-  int64_t next = std::min(acquire_at_ns_, renew_at_ns_);
+  int64_t next = std::min({acquire_at_ns_, renew_at_ns_, retry_at_ns_});
   for (const auto& server : servers_) next = std::min(next, server->next_wakeup_ns());
   return next;
 }
@@ -317,6 +325,7 @@ void HeadLedger::Tick(int64_t now_ns) {
   }
   if (lost_) return;
   if (acquire_at_ns_ <= now_ns) Acquire();
+  if (retry_at_ns_ <= now_ns) Submit();
   if (open_ && renew_at_ns_ <= now_ns) {
     renew_at_ns_ = now_ns + kRenewNs;
     StoreStatus status = store_->Renew([this](StoreStatus outcome) {

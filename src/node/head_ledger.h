@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -60,7 +61,6 @@ class HeadLedger {
   void Resign();
 
   bool open() const { return open_; }
-  bool idle() const { return pending_ == 0; }  // nothing waits for the store
   StoreHealth health() const { return store_->health(); }
   int64_t NextDeadline() const;
   void Tick(int64_t now_ns);
@@ -72,6 +72,8 @@ class HeadLedger {
   void Acquire();
   void Acquired(StoreResult<Leadership> outcome);
   Restored Read(Leadership& leadership);
+  void Submit();
+  void Committed(const StoreStatus& outcome);
   void Lose(const std::string& why);
 
   EventLoop& loop_;
@@ -87,7 +89,13 @@ class HeadLedger {
   int64_t acquire_at_ns_ = INT64_MAX;
   int64_t give_up_ns_ = INT64_MAX;
   int64_t renew_at_ns_ = INT64_MAX;
-  size_t pending_ = 0;
+  int64_t retry_at_ns_ = INT64_MAX;
+  struct Change {
+    WriteBatch batch;
+    std::function<void()> then;
+  };
+  std::deque<Change> changes_;  // the first is with the store, or is tried again
+  bool submitted_ = false;
   std::unique_ptr<ControlStore> store_;  // last: its end calls back
 };
 

@@ -55,9 +55,9 @@ void ResetSignals(const sigset_t* mask) {
 }
 
 // As above; the three standard descriptors are given.
-[[noreturn]] void ExecuteProgram(char* const* argv, int input, int output, pid_t parent, const sigset_t* old,
+[[noreturn]] void ExecuteProgram(char* const* argv, int input, int output, pid_t parent, const sigset_t* none,
                                  int report) {
-  ResetSignals(old);
+  ResetSignals(none);
   if (parent != 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(127);
@@ -133,11 +133,12 @@ Result<pid_t> SpawnProgram(const std::vector<std::string>& command, int output, 
   const volatile pid_t parent = die_with_parent ? ::getpid() : 0;
   auto report = ReportPipe();
   if (!report) return report.error();
-  sigset_t all, old;
+  sigset_t all, old, none;  // a program of its own hears all signals, whatever we have blocked
   sigfillset(&all);
+  sigemptyset(&none);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   pid_t pid = ::vfork();
-  if (pid == 0) ExecuteProgram(argv.data(), input.get(), target.get(), parent, &old, report->second.get());
+  if (pid == 0) ExecuteProgram(argv.data(), input.get(), target.get(), parent, &none, report->second.get());
   int fork_error = errno;
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
   if (pid < 0) {

@@ -111,6 +111,12 @@ def nodes(tmp_path):
     made.end()
 
 
+def servers_in(folder) -> list:
+    """Redis servers that heads have started there."""
+    listed = subprocess.run(["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True).stdout
+    return [int(line.split()[0]) for line in listed.splitlines() if "redis-server" in line and str(folder) in line]
+
+
 def say(program: subprocess.Popen) -> None:
     program.stdin.write("go on\n")
     program.stdin.flush()
@@ -135,8 +141,13 @@ def backend(request, nodes, tmp_path):
         yield [f"--redis=redis://{nodes.start_redis(tmp_path)}"]
     else:
         yield ["--with-redis=2"]
-        for pid in (tmp_path / ".weft").glob("head-*/redis-*/redis.pid"):
-            os.kill(int(pid.read_text()), signal.SIGKILL)
+        try:
+            assert servers_in(tmp_path)
+            nodes.run("stop")  # the head ends its servers with it
+            until(lambda: not servers_in(tmp_path))
+        finally:
+            for pid in servers_in(tmp_path):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_a_program_goes_on_while_the_head_is_killed_and_comes_back(nodes, backend):
