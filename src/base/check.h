@@ -15,7 +15,8 @@ namespace weft::core {
 
 }  // namespace weft::core
 
-#define WEFT_CHECK(condition, message)                                                                         \
-  do {                                                                                                         \
-    if (__builtin_expect(!(condition), 0)) ::weft::core::CheckFailed(#condition, __FILE__, __LINE__, message); \
+// The file's name alone: where weft was built is nobody's business.
+#define WEFT_CHECK(condition, message)                                                                              \
+  do {                                                                                                              \
+    if (__builtin_expect(!(condition), 0)) ::weft::core::CheckFailed(#condition, __FILE_NAME__, __LINE__, message); \
   } while (0)
