@@ -335,7 +335,9 @@ void ReadStateOptions(const Arguments& arguments, LastingNodeOptions& options) {
   if (options.standby && options.port == 0) throw Mistake{"--standby needs a --port that the nodes know"};
   const bool in_redis = !options.redis.empty() || options.own_redis > 0;
   if (options.state_folder.empty() && (options.port != 0 || in_redis)) {
-    options.state_folder = HomeFolder() + "/.weft/head-" + std::to_string(options.port);
+    const std::string ours = HomeFolder() + "/.weft";
+    if (Status status = EnsurePrivateDirectory(ours); !status) throw Mistake{status.error().message};
+    options.state_folder = ours + "/head-" + std::to_string(options.port);
   }
   if (arguments.Has("--redis-password-file")) {
     if (options.redis.empty()) throw Mistake{"--redis-password-file needs --redis=URL"};

@@ -410,6 +410,7 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
     }
   } else if (!from) {
     if (auto* accepted = std::get_if<NodeAccepted>(&message)) {
+      if (!lease_->Accepts(accepted->epoch)) return;  // of a head that has been replaced, and does not know it yet
       std::vector<LeaseAction> actions;
       const bool first = !self_;
       const bool is_new = accepted->epoch != lease_->epoch();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -130,9 +131,13 @@ Status HeadLedger::OpenStore() {
 
 void HeadLedger::Acquire() {
   acquire_at_ns_ = INT64_MAX;
-  // An address is the same after a restart; a free port is not, but then nothing is kept either.
-  Candidate candidate{
-      .name = options_.host + ":" + std::to_string(options_.port), .lease_ms = kLeaseMs, .grace_ms = kGraceMs};
+  // The same after a restart, and no other's: two machines may both listen on 0.0.0.0. (A free port is another each
+  // time, but then nothing is kept either.)
+  char machine[256] = "";
+  ::gethostname(machine, sizeof machine - 1);
+  Candidate candidate{.name = std::string(machine) + "/" + options_.host + ":" + std::to_string(options_.port),
+                      .lease_ms = kLeaseMs,
+                      .grace_ms = kGraceMs};
   store_->AcquireLeadership(std::move(candidate),
                             [this](StoreResult<Leadership> outcome) { Acquired(std::move(outcome)); });
 }
@@ -141,16 +146,12 @@ void HeadLedger::Acquired(StoreResult<Leadership> outcome) {
   if (lost_) return;
   if (!outcome.ok()) {
     const bool held = outcome.code() == StoreCode::kHeld;
-    const bool may_change = held || outcome.code() == StoreCode::kAway;
-    if (!may_change || (NowNs() >= give_up_ns_ && !(held && options_.standby))) {
-      return Lose(held ? "another head leads this cluster (" + outcome.status().message() +
-                             "); to have this one wait for its end, say --standby"
-                       : outcome.status().message());
-    }
     if (held && !options_.standby) {
       return Lose("another head leads this cluster (" + outcome.status().message() +
                   "); to have this one wait for its end, say --standby");
     }
+    const bool may_change = held || outcome.code() == StoreCode::kAway;
+    if (!may_change || NowNs() >= give_up_ns_) return Lose(outcome.status().message());
     if (held && !std::exchange(told_held_, true)) {
       std::fprintf(stderr, "weft node: another head leads; this one waits\n");
       host_.LedgerHeld();
@@ -198,18 +199,6 @@ HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
                                           NodeDescription{FromIdentity(node->identity), node->name, node->address,
                                                           node->resources, node->labels});
           }
-          continue;
-        }
-        break;
-      case Table::kActors:
-        if (auto actor = Decode<ActorRecord>(record)) {
-          restored.actors.push_back(std::move(*actor));
-          continue;
-        }
-        break;
-      case Table::kNames:
-        if (auto name = Decode<NameRecord>(record)) {
-          restored.names.push_back(std::move(*name));
           continue;
         }
         break;

@@ -31,8 +31,6 @@ class HeadLedger {
     std::vector<std::pair<NodeNumber, NodeDescription>> members;  // that lived, this machine's own former life excepted
     std::vector<NodeNumber> former_selves;
     NodeNumber next_node{1};
-    std::vector<ActorRecord> actors;
-    std::vector<NameRecord> names;
     bool found = false;  // there was an earlier head
   };
   class Host {
@@ -48,7 +46,7 @@ class HeadLedger {
     ~Host() = default;
   };
 
-  // `name`: of the node, the same after a restart.
+  // Begins to lead; the host hears of the outcome.
   static Result<std::unique_ptr<HeadLedger>> Create(EventLoop& loop, const LastingNodeOptions& options, Host& host);
   ~HeadLedger();
 
@@ -60,8 +58,6 @@ class HeadLedger {
   // For an orderly end: another may lead at once. Blocks for a moment at most.
   void Resign();
 
-  bool open() const { return open_; }
-  StoreHealth health() const { return store_->health(); }
   int64_t NextDeadline() const;
   void Tick(int64_t now_ns);
 

@@ -1,6 +1,8 @@
 #include "os/spawn.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,6 +37,21 @@ TEST(Spawn, AProgramHasItsOutputAndNothingElse) {
   EXPECT_EQ(*program, ::waitpid(*program, &status, 0));
   EXPECT_EQ(0, status);
   EXPECT_EQ("0\n1\n2\nto stderr\n", text);
+}
+
+TEST(Spawn, AProgramHearsSignalsThatWeHaveBlocked) {
+  sigset_t term, old;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  ASSERT_EQ(pthread_sigmask(SIG_BLOCK, &term, &old), 0);
+  UniqueFd output(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+  auto pid = SpawnProgram({"sleep", "60"}, output.get(), true);
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  ASSERT_TRUE(pid.ok());
+  ::kill(*pid, SIGTERM);
+  int status = 0;
+  ASSERT_EQ(::waitpid(*pid, &status, 0), *pid);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
 }  // namespace

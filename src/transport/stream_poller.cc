@@ -178,7 +178,9 @@ void StreamPoller::Park() {
     {
       std::lock_guard lock(role_mutex_);
       inside = inside_;
-      deep = deep && inside;  // else nobody would wake us
+      // Else nobody would wake us. And while the word says awake it may say so again when we sleep: the waiter has
+      // slept and been woken once more meanwhile, and we would sleep through it.
+      deep = deep && inside && word != static_cast<uint32_t>(WaiterState::kAwake);
       deep_ = deep;
     }
     // Somebody has woken the waiter that waits for the sockets, and only we can tell it.

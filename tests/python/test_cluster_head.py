@@ -184,15 +184,19 @@ def test_tasks_that_ran_at_the_head_run_again_when_it_is_back(nodes):
     program = nodes.program_on(
         node,
         """
+        path = os.path.expanduser("~/begun")
+
         @weft.remote(resources={"head": 1}, num_cpus=0)
         def slow():
-            print("begun", flush=True)
-            time.sleep(1)
+            open(path, "w").close()
+            time.sleep(1)  # what it is killed in
             return os.getppid()
 
         first = weft.get(slow.remote())
+        os.unlink(path)
         running = slow.remote()
-        time.sleep(0.3)
+        while not os.path.exists(path):
+            time.sleep(0.01)
         print("running", flush=True)
         second = weft.get(running, timeout=30)
         print(first != second, flush=True)
