@@ -171,6 +171,7 @@ void Put(WriteBatch& batch, const JobRecord& record) {
   out.Fixed(record.started_unix_ms);
   out.Fixed(record.ended_unix_ms);
   out.Bytes(record.how);
+  out.Bytes(record.session);
   batch.Put(Table::kJobs, NumberKey(record.number), out.Take());
 }
 template <>
@@ -185,6 +186,7 @@ std::optional<JobRecord> Decode(const StoredRecord& stored) {
   record.started_unix_ms = in.Fixed<int64_t>();
   record.ended_unix_ms = in.Fixed<int64_t>();
   record.how = in.Bytes();
+  record.session = in.Bytes();
   if (!Ends(in) || record.state < JobRecord::kRunning || record.state > JobRecord::kEnded) return std::nullopt;
   return record;
 }
@@ -196,6 +198,7 @@ void Put(WriteBatch& batch, const ActorRecord& record) {
   out.Fixed(record.detached);
   out.Fixed(record.incarnation);
   out.Fixed(record.restarts_left);
+  out.Fixed(record.depth);
   out.Fixed(record.job);
   out.Fixed(record.node);
   out.Fixed(record.worker);
@@ -221,6 +224,7 @@ std::optional<ActorRecord> Decode(const StoredRecord& stored) {
   record.detached = in.Fixed<uint8_t>();
   record.incarnation = in.Fixed<uint32_t>();
   record.restarts_left = in.Fixed<int32_t>();
+  record.depth = in.Fixed<uint32_t>();
   record.job = in.Fixed<uint32_t>();
   record.node = in.Fixed<uint32_t>();
   record.worker = in.Fixed<ProcessId>();

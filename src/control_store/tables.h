@@ -54,6 +54,7 @@ struct JobRecord {
   int64_t started_unix_ms = 0;
   int64_t ended_unix_ms = 0;
   std::string how;
+  std::string session;  // how its workers are started; opaque here
   bool operator==(const JobRecord&) const = default;
 };
 
@@ -64,6 +65,7 @@ struct ActorRecord {
   uint8_t detached = 0;
   uint32_t incarnation = 0;
   int32_t restarts_left = 0;  // -1: for ever
+  uint32_t depth = 0;
   uint32_t job = 0;
   uint32_t node = 0;  // where its worker is
   ProcessId worker;
@@ -86,7 +88,7 @@ struct KvRecord {
   bool operator==(const KvRecord&) const = default;
 };
 
-// A function's value is sealed: sealed_function.h.
+// Values of functions, jobs and actors are sealed: record_sealer.h.
 std::string FunctionTableKey(FunctionKey key);
 std::optional<FunctionKey> ParseFunctionTableKey(std::string_view key);
 

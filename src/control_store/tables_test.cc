@@ -20,9 +20,9 @@ NodeRecord ANode() {
   return {7,  {9, 8},  NodeRecord::kDead, "host", "10.0.0.1:6380", {{"CPU", 40'000}, {"GPU", 10'000}}, {{"rack", "4"}},
           -1, "silent"};
 }
-JobRecord AJob() { return {3, {99}, JobRecord::kRunning, "train.py", "space", 5, 0, ""}; }
+JobRecord AJob() { return {3, {99}, JobRecord::kRunning, "train.py", "space", 5, 0, "", "s"}; }
 ActorRecord AnActor() {
-  return {{{5}, 6},  3,   1,  2, -1, 1, 7, {12}, {{"CPU", 10'000}}, {}, "name", std::string("s\0p", 3),
+  return {{{5}, 6},  3,   1,  2, -1, 3, 1, 7, {12}, {{"CPU", 10'000}}, {}, "name", std::string("s\0p", 3),
           "Counter", "m", "c"};
 }
 

@@ -42,6 +42,20 @@ std::string ActorDirectory::ClassNameOf(ObjectId actor) const {
   return found == actors_.end() ? "" : found->second.class_name;
 }
 
+std::optional<ActorDirectory::Life> ActorDirectory::LifeOf(ObjectId actor) const {
+  auto found = actors_.find(actor);
+  if (found == actors_.end()) return std::nullopt;
+  return Life{found->second.incarnation, found->second.restarts_left, found->second.state};
+}
+
+std::vector<ObjectId> ActorDirectory::Awaited() const {
+  std::vector<ObjectId> awaited;
+  for (const auto& [id, actor] : actors_) {
+    if (actor.awaited) awaited.push_back(id);
+  }
+  return awaited;
+}
+
 std::vector<ActorInfo> ActorDirectory::Describe() const {
   std::vector<ActorInfo> all;
   for (const auto& [id, dead] : dead_) {
@@ -193,7 +207,7 @@ void ActorDirectory::RefuseCreation(const ActorCreated& event, const std::string
 void ActorDirectory::Handle(const ActorPlaced& event, std::vector<DirectoryAction>& out) {
   auto found = actors_.find(event.actor);
   // It died while the worker was being given out, which has run nothing for it. It may own what others need.
-  if (found == actors_.end() || found->second.worker || found->second.ending != Ending::kNo) {
+  if (found == actors_.end() || found->second.worker || found->second.awaited || found->second.ending != Ending::kNo) {
     out.emplace_back(LetWorkerLeave{event.worker});
     return;
   }
@@ -246,6 +260,58 @@ void ActorDirectory::Handle(const ActorKept& event, std::vector<DirectoryAction>
   if (found != actors_.end() && found->second.detached) found->second.keeper = event.from;
 }
 
+// ---- a head that goes on ----------------------------------------------------------------------------------------
+
+void ActorDirectory::Handle(const ActorRestored& event, std::vector<DirectoryAction>&) {
+  const CreateActor& message = event.message;
+  const ObjectId id = message.actor;
+  if (actors_.contains(id) || dead_.contains(id)) return;
+  const Name name{message.name_space, message.name};
+  Actor& actor = actors_[id];
+  actor.state = event.incarnation > 0 ? ActorState::kRestarting : ActorState::kPending;
+  actor.awaited = actor.detached = true;
+  actor.incarnation = event.incarnation;
+  actor.restarts = event.incarnation > 0 ? event.incarnation - 1 : 0;
+  actor.restarts_left = event.restarts_left;
+  actor.depth = message.depth;
+  actor.to_place = message.to_place;
+  actor.to_hold = message.to_hold;
+  actor.name = message.name;
+  actor.name_space = message.name_space;
+  actor.class_name = message.class_name;
+  actor.metadata = message.metadata;
+  metadata_bytes_ += actor.metadata.size();
+  if (!message.name.empty() && names_.try_emplace(name, id).second) actor.has_name = true;
+  actor.watchers.insert(id.owner);
+  watching_[id.owner].insert(id);
+}
+
+void ActorDirectory::Handle(const ActorFound& event, std::vector<DirectoryAction>& out) {
+  auto found = actors_.find(event.actor);
+  if (found == actors_.end() || !found->second.awaited || found->second.incarnation != event.incarnation) {
+    out.emplace_back(KillActorWorker{event.worker, "its actor has ended, or lives elsewhere"});
+    return;
+  }
+  Actor& actor = found->second;
+  actor.awaited = false;
+  actor.state = event.constructed ? ActorState::kAlive : ActorState::kStarting;
+  actor.alive_since_ns = event.now_ns;
+  actor.worker = event.worker;
+  actor.gpus = event.gpus;
+  workers_[event.worker] = event.actor;
+  for (ProcessId watcher : actor.watchers) {
+    if (watcher != ConstructorOf(event.actor, actor)) Tell(*found, watcher, out);  // that one has done it
+  }
+}
+
+void ActorDirectory::Handle(const ActorMissed& event, std::vector<DirectoryAction>& out) {
+  auto found = actors_.find(event.actor);
+  if (found == actors_.end() || !found->second.awaited) return;
+  found->second.awaited = false;
+  if (found->second.state == ActorState::kPending) return Want(*found, out);
+  WorkerEnded(event.actor, ProcessEnded{ProcessId{}, 0, event.how, event.now_ns}, out);
+}
+
 // ---- questions --------------------------------------------------------------------------------------------------
 
 void ActorDirectory::Handle(const ActorLookedUp& event, std::vector<DirectoryAction>& out) {
@@ -289,7 +355,8 @@ void ActorDirectory::Handle(const ActorWatched& event, std::vector<DirectoryActi
   if (auto found = actors_.find(event.actor); found != actors_.end()) {
     found->second.watchers.insert(event.from);
     watching_[event.from].insert(event.actor);
-    return Tell(*found, event.from, out);
+    if (!found->second.awaited) Tell(*found, event.from, out);
+    return;
   }
   auto dead = dead_.find(event.actor);
   if (dead == dead_.end() && MayStillCome(event.actor, event.owner_lives)) {
@@ -368,7 +435,7 @@ void ActorDirectory::Die(ObjectId id, const std::string& why, const std::string&
   auto& actor = found->second;
   GiveNameUp(*found, out);
   if (actor.due_ns != 0) due_.erase({actor.due_ns, id});
-  if (!actor.worker && actor.due_ns == 0 && !actor.deferred) out.emplace_back(UnwantActor{id});
+  if (!actor.worker && actor.due_ns == 0 && !actor.deferred && !actor.awaited) out.emplace_back(UnwantActor{id});
   if (actor.worker) {
     workers_.erase(actor.worker);
     let_go_.insert(actor.worker);
@@ -566,6 +633,7 @@ void ActorDirectory::CheckInvariants() const {
     bool has_worker = actor.state == ActorState::kStarting || actor.state == ActorState::kAlive;
     WEFT_CHECK(has_worker == static_cast<bool>(actor.worker), "an actor has a worker in these states only");
     WEFT_CHECK(!actor.deferred || actor.state == ActorState::kPending, "what is deferred waits");
+    WEFT_CHECK(!actor.awaited || (!has_worker && actor.due_ns == 0), "of who is awaited nothing is known");
     WEFT_CHECK(actor.ending == Ending::kNo || has_worker, "without a worker an actor ends at once");
     if (has_worker) {
       auto found = workers_.find(actor.worker);

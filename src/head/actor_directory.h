@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -51,6 +52,26 @@ struct ActorArgumentsCame {  // its creator has what the constructor needs
 struct ActorKept {  // `from` can construct it when its creator is dead
   ProcessId from;
   ObjectId actor;
+};
+// A detached actor that an earlier head has written down. It waits until ActorFound or ActorMissed says what became of
+// it; meanwhile nobody is told anything of it.
+struct ActorRestored {
+  CreateActor message;  // its owner is the keeper
+  uint32_t incarnation = 0;
+  int32_t restarts_left = 0;
+};
+struct ActorFound {  // it lives, and has done so all the time
+  ObjectId actor;
+  uint32_t incarnation = 0;
+  ProcessId worker;
+  AssignedGpus gpus;
+  bool constructed = false;  // or will be
+  int64_t now_ns = 0;
+};
+struct ActorMissed {  // no worker has it
+  ObjectId actor;
+  std::string how;  // "was lost with ..."
+  int64_t now_ns = 0;
 };
 struct ActorLookedUp {
   ProcessId from;
@@ -175,6 +196,9 @@ class ActorDirectory {
   void Handle(const ActorNameRefused& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorArgumentsCame& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorKept& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorRestored& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorFound& event, std::vector<DirectoryAction>& out);
+  void Handle(const ActorMissed& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorLookedUp& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorsListed& event, std::vector<DirectoryAction>& out);
   void Handle(const ActorWatched& event, std::vector<DirectoryAction>& out);
@@ -196,6 +220,14 @@ class ActorDirectory {
   // The class of the actor that lives in this worker; empty if it serves none.
   std::string ClassOf(ProcessId worker) const;
   std::string ClassNameOf(ObjectId actor) const;
+  // What is written down of a detached actor, beside what it was created with; nullopt for the dead.
+  struct Life {
+    uint32_t incarnation = 0;
+    int32_t restarts_left = 0;
+    ActorState state = ActorState::kPending;
+  };
+  std::optional<Life> LifeOf(ObjectId actor) const;
+  std::vector<ObjectId> Awaited() const;
   // Every actor, the remembered dead first. For observers.
   std::vector<ActorInfo> Describe() const;
 
@@ -218,6 +250,7 @@ class ActorDirectory {
     ActorState state = ActorState::kPending;
     Ending ending = Ending::kNo;
     bool deferred = false;  // its creator will say when it can be placed
+    bool awaited = false;   // restored, and whether it lives is not known yet
     bool creator_lives = true;
     ProcessId keeper;  // who can construct it when the creator is dead
     bool detached = false;

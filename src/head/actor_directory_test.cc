@@ -185,6 +185,60 @@ TEST(ActorDirectory, InAClusterTheHeadSaysWhoseTheNameIs) {
   EXPECT_EQ(t(ActorNameRefused{{ProcessId{2}, message}, {}, "", "no"}), "refuse 2: created an actor that cannot be");
 }
 
+ActorRestored Restored(uint64_t index, uint32_t incarnation, int32_t restarts_left) {
+  ActorRestored restored;
+  restored.message.actor = Transcript::Id(1, index);
+  restored.message.name = "a" + std::to_string(index);
+  restored.message.name_space = "ns";
+  restored.message.class_name = "Counter";
+  restored.message.metadata = "meta";
+  restored.incarnation = incarnation;
+  restored.restarts_left = restarts_left;
+  return restored;
+}
+
+TEST(ActorDirectory, ARestoredActorThatIsFoundHasNeverBeenAway) {
+  Transcript t;
+  EXPECT_EQ(t(Restored(5, 3, 0)), "");
+  EXPECT_EQ(t(Restored(5, 3, 0)), "");
+  EXPECT_EQ(t.Watch(8, 1, 5), "") << "nothing is known yet, and nothing may have happened";
+  EXPECT_EQ(t.Lookup(8, "a5"), "answer 8 #7: 1.5 meta");
+  EXPECT_EQ(t.directory.Awaited(), std::vector<ObjectId>{t.Id(1, 5)});
+  EXPECT_EQ(t(ActorFound{t.Id(1, 5), 3, ProcessId{2}, {}, true, 0}), "tell 8: 1.5 is alive #3 on 2, channel");
+  EXPECT_EQ(t(ActorFound{t.Id(1, 5), 3, ProcessId{4}, {}, true, 0}), "kill 4") << "one lives already";
+  EXPECT_EQ(t(ActorMissed{t.Id(1, 5), "was lost", 0}), "");
+  const std::string dead =
+      "1.5 is dead #3 (actor Counter \"a5\" (pid 1002) was killed by signal 9 (SIGKILL); it was restarted 2 times, as "
+      "often as max_restarts allows)";
+  EXPECT_EQ(t.End(2), "free ns/a5; tell 1: " + dead + "; tell 8: " + dead);
+}
+
+TEST(ActorDirectory, ARestoredActorThatIsMissedIsRestartedByItsRules) {
+  Transcript t;
+  t(Restored(5, 0, 0));  // it never had a worker
+  t(Restored(6, 2, 1));
+  t(Restored(7, 2, 0));
+  t.Watch(8, 1, 6);
+  EXPECT_EQ(t(ActorMissed{t.Id(1, 5), "was lost", 0}), "want 1.5");
+  EXPECT_EQ(t(ActorMissed{t.Id(1, 6), "was lost", 0}),
+            "tell 1: 1.6 is restarting #2 (actor Counter \"a6\" was lost); "
+            "tell 8: 1.6 is restarting #2 (actor Counter \"a6\" was lost); want 1.6");
+  EXPECT_EQ(t.Place(1, 6, 2), "tell 1: 1.6 is starting #3 on 2, channel; tell 8: 1.6 is starting #3 on 2, channel");
+  EXPECT_EQ(t(ActorMissed{t.Id(1, 7), "was lost", 0}),
+            "free ns/a7; unwant 1.7; tell 1: 1.7 is dead #2 (actor Counter \"a7\" was lost; it was restarted 1 time, "
+            "as often as "
+            "max_restarts allows)");
+}
+
+TEST(ActorDirectory, ARestoredActorOfAnotherLifeOrThatWasKilledIsNotTakenBack) {
+  Transcript t;
+  t(Restored(5, 3, 0));
+  EXPECT_EQ(t(ActorFound{t.Id(1, 5), 2, ProcessId{2}, {}, true, 0}), "kill 2");
+  EXPECT_EQ(t.Place(1, 5, 6), "let 6 leave") << "it may still live elsewhere";
+  EXPECT_EQ(t.Kill(8, 1, 5), "free ns/a5; tell 1: 1.5 is dead #3 (actor Counter \"a5\" was killed on request)");
+  EXPECT_EQ(t(ActorFound{t.Id(1, 5), 3, ProcessId{2}, {}, true, 0}), "kill 2");
+}
+
 TEST(ActorDirectory, AnActorThatCannotBeConstructedSaysWhy) {
   Transcript t;
   t.Create(1, 5, {.name = "a"});

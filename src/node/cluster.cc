@@ -172,6 +172,7 @@ Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingN
 void Cluster::LedgerOpened(HeadLedger::Restored restored) {
   settings_.cluster_id = restored.cluster_id;
   epoch_ = restored.epoch;
+  legacy_ = {epoch_, std::move(restored.actors), std::move(restored.jobs)};
   if (Status status = Listen(); !status) return host_.ClusterRefused(status.error().message);
   head_address_ = own_address_;
   membership_ = std::make_unique<Membership>(Membership::Config{.epoch = epoch_, .protocol = kNodeProtocolVersion});
@@ -237,7 +238,8 @@ void Cluster::LinkAccepted(std::unique_ptr<Link> link, std::string_view bytes) {
     case LinkPurpose::kJoin:
     case LinkPurpose::kNode: {
       const bool joining = static_cast<LinkPurpose>(hello.purpose) == LinkPurpose::kJoin;
-      if (joining && !is_head()) return;
+      // Before it is a member itself, a head has nobody who would listen to what a node tells anew.
+      if (joining && (!is_head() || !Knows(self_))) return;
       auto peer = std::make_unique<Peer>(*this, next_peer_++, hello.node);
       peer->ready = true;
       peer->joining = joining;

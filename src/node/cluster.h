@@ -66,6 +66,7 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
 
   bool is_head() const { return membership_ != nullptr; }
   NodeNumber self() const { return self_; }
+  NodeNumber head() const { return is_head() ? self_ : head_; }
   const std::string& head_address() const { return head_address_; }
   struct OtherNode {
     std::string name;
@@ -98,6 +99,17 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   const JobDescribed* FindJob(ProcessId job) const;
   void KnowJob(JobDescribed job) { jobs_[job.driver] = std::move(job); }
   void ForgetJob(ProcessId job);
+  // On the head: what an earlier one has written of detached actors, for who asks first.
+  struct Legacy {
+    uint64_t epoch = 0;
+    std::vector<ActorRecord> actors;
+    std::vector<JobRecord> jobs;
+  };
+  Legacy TakeLegacy() { return std::exchange(legacy_, {}); }
+  // On the head: then is called when it is written, and not at all if this head leads no longer (HeadLedger).
+  void WriteDown(WriteBatch batch, std::function<void()> then) {
+    ledger_->CommitSealed(std::move(batch), std::move(then));
+  }
 
   int64_t NextDeadline() const;
   void Tick(int64_t now_ns);
@@ -158,7 +170,8 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   std::unique_ptr<NodeLease> lease_;        // of a node that is not the head
   std::unique_ptr<Membership> membership_;  // on the head
   std::unique_ptr<GlobalScheduler> scheduler_;
-  uint64_t epoch_ = 0;         // on the head, its own
+  uint64_t epoch_ = 0;  // on the head, its own
+  Legacy legacy_;
   std::set<NodeNumber> here_;  // on the head: those that the scheduler knows
   std::map<NodeNumber, AcceptNode> accepted_;
   std::map<uint64_t, WishSent> wishes_;  // on the head, by asker and wish

@@ -181,14 +181,22 @@ HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
   Restored restored{.epoch = leadership.epoch};
   size_t unreadable = 0;
   for (const StoredRecord& record : leadership.snapshot) {
+    if (record.table != Table::kCluster) continue;
+    if (auto cluster = Decode<ClusterRecord>(record)) {
+      cluster_ = *cluster;
+      restored.found = true;
+    } else {
+      ++unreadable;
+    }
+  }
+  if (!restored.found) {
+    FillWithEntropy(cluster_.id);
+    cluster_.made_unix_ms = UnixMs();
+  }
+  restored.cluster_id = Hex(cluster_.id);
+  sealer_ = std::make_unique<RecordSealer>(options_.token, restored.cluster_id);
+  for (StoredRecord& record : leadership.snapshot) {
     switch (record.table) {
-      case Table::kCluster:
-        if (auto cluster = Decode<ClusterRecord>(record)) {
-          cluster_ = *cluster;
-          restored.found = true;
-          continue;
-        }
-        break;
       case Table::kNodes:
         if (auto node = Decode<NodeRecord>(record)) {
           restored.next_node.value = std::max(restored.next_node.value, node->number + 1);
@@ -202,6 +210,25 @@ HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
           continue;
         }
         break;
+      case Table::kActors:
+      case Table::kJobs: {
+        auto opened = sealer_->Open(record.table, record.key, record.value);
+        if (!opened.ok()) {
+          std::fprintf(stderr, "weft node: %s; it is left out\n", opened.status().message().c_str());
+          continue;
+        }
+        record.value = std::move(*opened);
+        if (record.table == Table::kJobs) {
+          if (auto job = Decode<JobRecord>(record)) {
+            restored.jobs.push_back(std::move(*job));
+            continue;
+          }
+        } else if (auto actor = Decode<ActorRecord>(record)) {
+          restored.actors.push_back(std::move(*actor));
+          continue;
+        }
+        break;
+      }
       default:
         continue;
     }
@@ -210,13 +237,8 @@ HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
   if (unreadable > 0) {
     std::fprintf(stderr, "weft node: %zu records of the control store cannot be read and are left out\n", unreadable);
   }
-  if (!restored.found) {
-    FillWithEntropy(cluster_.id);
-    cluster_.made_unix_ms = UnixMs();
-  }
   cluster_.next_node = std::max(cluster_.next_node, restored.next_node.value);
   restored.next_node.value = cluster_.next_node;
-  restored.cluster_id = Hex(cluster_.id);
   return restored;
 }
 
@@ -286,6 +308,11 @@ void HeadLedger::NodeAccepted(NodeNumber node, const NodeDescription& descriptio
 void HeadLedger::NodeDied(NodeNumber node, std::function<void()> then) {
   WriteBatch batch;
   DeleteNode(batch, node.value);
+  Commit(std::move(batch), std::move(then));
+}
+
+void HeadLedger::CommitSealed(WriteBatch batch, std::function<void()> then) {
+  sealer_->SealAll(batch);
   Commit(std::move(batch), std::move(then));
 }
 

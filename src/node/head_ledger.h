@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "control_store/control_store.h"
+#include "control_store/record_sealer.h"
 #include "control_store/redis_server.h"
 #include "control_store/tables.h"
 #include "head/membership.h"
@@ -31,7 +32,9 @@ class HeadLedger {
     std::vector<std::pair<NodeNumber, NodeDescription>> members;  // that lived, this machine's own former life excepted
     std::vector<NodeNumber> former_selves;
     NodeNumber next_node{1};
-    bool found = false;  // there was an earlier head
+    std::vector<ActorRecord> actors;  // detached ones
+    std::vector<JobRecord> jobs;      // that last for them
+    bool found = false;               // there was an earlier head
   };
   class Host {
    public:
@@ -54,6 +57,8 @@ class HeadLedger {
   void Commit(WriteBatch batch, std::function<void()> then);
   void NodeAccepted(NodeNumber node, const NodeDescription& description, NodeNumber next, std::function<void()> then);
   void NodeDied(NodeNumber node, std::function<void()> then);
+  // Records from which code is run: they are sealed.
+  void CommitSealed(WriteBatch batch, std::function<void()> then);
 
   // For an orderly end: another may lead at once. Blocks for a moment at most.
   void Resign();
@@ -78,6 +83,7 @@ class HeadLedger {
   UniqueFd lock_;  // on this machine, no other head of this address
   std::vector<std::unique_ptr<RedisServer>> servers_;
   ClusterRecord cluster_;
+  std::unique_ptr<RecordSealer> sealer_;  // once the cluster is known
   bool open_ = false;
   bool lost_ = false;
   bool told_held_ = false;

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "control_store/tables.h"
 #include "head/actor_directory.h"
 #include "head/actor_names.h"
 #include "node/cluster.h"
@@ -299,6 +300,15 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   void EndUnentrusted(ProcessId creator);
   void TellKeeper(const ActorChanged& change);
   void EndLastingJob(ProcessId id);
+  void EndJobOfNobody(ProcessId job, ObjectId last, bool was_written);
+  void WriteDown(ObjectId actor, std::function<void()> then);
+  void StrikeOut(ObjectId actor, bool was_written, ProcessId job, bool job_ends);
+  void Restore();
+  void ToldOrGone(NodeNumber node);
+  void StartTheMissed();
+  void TellOfDetached();
+  void HandleNode(NodeNumber from, DetachedHeld& message);
+  void HandleNode(NodeNumber from, DetachedTold& message);
   void Construct(const ConstructActor& message);
 
   // ---- places (node_daemon_placement.cc)
@@ -396,6 +406,12 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   struct FarWorker {
     ObjectId actor;
     NodeNumber home;
+    AssignedGpus gpus;
+    // Of a detached one, for a new head:
+    uint32_t incarnation = 0;  // 0: nobody has had it constructed yet
+    bool constructed = false;
+    bool failed = false;   // its constructor has
+    bool exiting = false;  // it has said so
   };
   std::map<ObjectId, FarWanted> far_wanted_;         // the local scheduler looks for a worker
   std::map<ProcessId, FarWorker> far_workers_;       // ours
@@ -421,13 +437,18 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
     ProcessId job;         // the lasting one
     uint64_t request = 0;  // of the creator, until it is answered
     std::string recipe;    // empty: its arguments are not there yet
+    ActorRecord record;    // what else is written of it
+    bool written = false;
   };
   ActorNames names_;
   std::map<ObjectId, Kept> kept_;
   std::map<ProcessId, ProcessId> lasting_jobs_;  // by driver
   uint64_t next_detached_ = 1;
   uint64_t next_lasting_job_ = 1;
-  std::set<SegmentId> orphan_segments_;  // of lasting jobs that have ended: others may read what was written there
+  std::set<ProcessId> written_jobs_;      // lasting ones
+  std::set<NodeNumber> untold_;           // members of an earlier head that have not said which actors they have
+  std::map<ObjectId, ProcessId> exited_;  // on a node: detached actors that have, since it has this head
+  std::set<SegmentId> orphan_segments_;   // of lasting jobs that have ended: others may read what was written there
   uint64_t placements_seen_ = 0;
   NodeLoad told_load_;
   bool load_told_ = false;

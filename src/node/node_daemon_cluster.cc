@@ -50,7 +50,10 @@ void NodeDaemon::ClusterAwaited() {
 
 // All that the head should know is told anew (TellHead).
 void NodeDaemon::HeadForgot(bool is_new) {
-  if (is_new) placements_seen_ = 0;
+  if (is_new) {
+    placements_seen_ = 0;
+    TellOfDetached();
+  }
   load_told_ = false;
   sent_wishes_.clear();
   wish_keys_.clear();
@@ -78,6 +81,7 @@ void NodeDaemon::Open() {
   driver_listener_ = std::move(*listener);
   auto watch = loop_.Add(driver_listener_.get(), EPOLLIN, [this](uint32_t) { OnDriverConnected(); });
   if (!watch) return fail(watch.error());
+  if (cluster_->is_head()) Restore();
   if (auto started = std::exchange(started_, nullptr)) started(cluster_->head_address());
 }
 
@@ -343,6 +347,7 @@ void NodeDaemon::NodeIsGone(NodeNumber node, const std::string& why) {
     if (NodeOf(id) == node) lost.insert(id);
   }
   for (ProcessId id : lost) RemoteProcessDied(id, 0, how);
+  ToldOrGone(node);
   exchange_->NodeIsGone(node);
   Settle();
 }

@@ -163,7 +163,16 @@ void NodeDaemon::CreateDetached(ProcessId creator, ProcessId driver, CreateActor
   }
   ++next_detached_;
   remote_peers_.insert(creator);
-  kept_[actor] = {creator, driver, LastingJobOf(driver, *described), message.request, ""};
+  Kept& kept = kept_[actor];
+  kept = {creator, driver, LastingJobOf(driver, *described), message.request, "", {}, false};
+  kept.record.detached = 1;
+  kept.record.depth = message.depth;
+  kept.record.to_place = message.to_place;
+  kept.record.to_hold = message.to_hold;
+  kept.record.name = message.name;
+  kept.record.name_space = message.name_space;
+  kept.record.class_name = message.class_name;
+  kept.record.metadata = message.metadata;
   message.actor = actor;
   message.request = 0;
   message.deferred = 1;
@@ -202,7 +211,11 @@ void NodeDaemon::Entrusted(ProcessId from, EntrustActor& message) {
     return;
   }
   found->second.recipe = std::move(message.recipe);
-  directory_.Handle(ActorArgumentsCame{kCluster, message.actor}, directory_actions_);
+  // From here on it lasts: a head that comes after this one goes on with it.
+  WriteDown(message.actor, [this, actor = message.actor] {
+    directory_.Handle(ActorArgumentsCame{kCluster, actor}, directory_actions_);
+    Settle();
+  });
 }
 
 // Its creator is gone. What it has not entrusted can never be constructed.
@@ -223,19 +236,38 @@ void NodeDaemon::TellKeeper(const ActorChanged& change) {
   if (static_cast<ActorState>(change.state) == ActorState::kDead) {
     if (kept.request != 0) Answer(kept.creator, ActorAnswer{kept.request, change.actor, "", change.why});
     const ProcessId job = kept.job;
+    const bool written = kept.written;
     kept_.erase(found);
     if (std::none_of(kept_.begin(), kept_.end(), [job](const auto& entry) { return entry.second.job == job; })) {
-      std::erase_if(lasting_jobs_, [job](const auto& entry) { return entry.second == job; });
-      cluster_->ForgetJob(job);
-      cluster_->SendToAll(JobEnded{job});
-      EndLastingJob(job);
+      EndJobOfNobody(job, change.actor, written);
+    } else {
+      StrikeOut(change.actor, written, job, false);
     }
     return;
   }
   if (change.construct == 0) return;
-  ConstructActor construct{change.worker, change.actor, change.incarnation, change.gpus, kept.recipe};
-  if (IsElsewhere(change.worker)) return cluster_->Send(NodeOf(change.worker), construct);
-  Construct(construct);
+  // A life is written down before it begins: whoever comes after this head knows how many there were.
+  WriteDown(change.actor, [this, change] {
+    auto still = kept_.find(change.actor);
+    const auto life = directory_.LifeOf(change.actor);
+    if (still == kept_.end() || !life || life->incarnation != change.incarnation ||
+        life->state != ActorState::kStarting) {
+      return;
+    }
+    ConstructActor construct{change.worker, change.actor, change.incarnation, change.gpus, still->second.recipe};
+    if (IsElsewhere(change.worker)) return cluster_->Send(NodeOf(change.worker), construct);
+    Construct(construct);
+    Settle();
+  });
+}
+
+// Its last actor is dead.
+void NodeDaemon::EndJobOfNobody(ProcessId job, ObjectId last, bool was_written) {
+  StrikeOut(last, was_written, job, true);
+  std::erase_if(lasting_jobs_, [job](const auto& entry) { return entry.second == job; });
+  cluster_->ForgetJob(job);
+  cluster_->SendToAll(JobEnded{job});
+  EndLastingJob(job);
 }
 
 void NodeDaemon::HandleNode(NodeNumber, JobEnded& message) {
@@ -252,6 +284,7 @@ void NodeDaemon::EndLastingJob(ProcessId id) {
 void NodeDaemon::HandleNode(NodeNumber from, ConstructActor& message) {
   auto found = far_workers_.find(message.worker);
   if (found == far_workers_.end() || found->second.home != from || found->second.actor != message.actor) return;
+  found->second.incarnation = message.incarnation;
   Construct(message);
 }
 

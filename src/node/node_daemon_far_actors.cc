@@ -4,7 +4,7 @@
 // state. What the home's local scheduler cannot place goes to the head as a wish; the node that the head chooses has
 // the actor in its own local scheduler, like one of its own, and offers the worker to the home. From then on it does
 // what the home says, and tells it what the worker says. A process that watches is told by its own daemon, which first
-// sees to the channel. The worker ends with its home.
+// sees to the channel. The worker ends with its home, unless the actor is detached.
 #include <algorithm>
 #include <cstdio>
 
@@ -20,6 +20,7 @@ namespace {
 // something for a moment. After this time the actor counts as unreachable.
 constexpr int64_t kDialAgainNs = 200'000'000;
 constexpr int64_t kReachNs = 15'000'000'000;
+constexpr size_t kMostExited = 1000;  // whose last words a head may not have heard
 
 ActorChanged Unreachable(const ActorChanged& change, const std::string& why) {
   ActorChanged unreachable{change.actor, static_cast<uint8_t>(ActorState::kDead), change.incarnation};
@@ -168,7 +169,7 @@ bool NodeDaemon::OfferActor(const GrantActor& action, Process& worker) {
   auto wanted = far_wanted_.find(action.actor);
   if (wanted == far_wanted_.end()) return false;
   worker.actor_class = wanted->second.class_name;
-  far_workers_[action.worker] = {action.actor, wanted->second.home};
+  far_workers_[action.worker] = {.actor = action.actor, .home = wanted->second.home, .gpus = action.gpus};
   cluster_->Send(wanted->second.home, ActorOffered{action.actor, action.worker, action.gpus});
   far_wanted_.erase(wanted);
   return true;
@@ -190,9 +191,16 @@ bool NodeDaemon::TellHome(Process& worker, ObjectId actor, const Message& messag
     Refuse(worker, "spoke for an actor that it does not run");
     return true;
   }
-  if (const auto* constructed = std::get_if<ActorConstructed>(&message); constructed != nullptr && constructed->ok) {
-    RereadBlockedFlags();
-    scheduler_->Handle(ActorSettled{actor}, scheduler_actions_);
+  if (const auto* constructed = std::get_if<ActorConstructed>(&message)) {
+    (constructed->ok != 0 ? found->second.constructed : found->second.failed) = true;
+    if (constructed->ok != 0) {
+      RereadBlockedFlags();
+      scheduler_->Handle(ActorSettled{actor}, scheduler_actions_);
+    }
+  } else if (std::holds_alternative<ActorExiting>(message)) {
+    found->second.exiting = true;
+    if (actor.owner == kCluster) exited_.emplace(actor, worker.id);
+    if (exited_.size() > kMostExited) exited_.erase(exited_.begin());
   }
   cluster_->Send(found->second.home, FromProcess{worker.id, worker.job, Encode(message)});
   return true;
@@ -212,12 +220,12 @@ void NodeDaemon::HandleNode(NodeNumber from, EndActorWorker& message) {
 // The home of these is gone.
 void NodeDaemon::EndFarWorkersOf(NodeNumber home, const std::string& why) {
   for (const auto& [id, far] : far_workers_) {
-    if (far.home != home) continue;
+    if (far.home != home || far.actor.owner == kCluster) continue;
     if (auto* worker = Find(id)) Kill(*worker, "the node of its actor's creator is gone (" + why + ")");
   }
   std::vector<ObjectId> unwanted;
   for (const auto& [actor, wanted] : far_wanted_) {
-    if (wanted.home == home) unwanted.push_back(actor);
+    if (wanted.home == home && actor.owner != kCluster) unwanted.push_back(actor);
   }
   for (ObjectId actor : unwanted) {
     far_wanted_.erase(actor);

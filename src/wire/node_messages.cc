@@ -135,6 +135,14 @@ void Fields(V& v, EndActorWorker& m) {
   v(m.worker, m.leave, m.why);
 }
 template <class V>
+void Fields(V& v, DetachedHeld& m) {
+  v(m.actor, m.incarnation, m.worker, m.gpus, m.constructed, m.exiting);
+}
+template <class V>
+void Fields(V& v, DetachedTold& m) {
+  v(m.jobs);
+}
+template <class V>
 void Fields(V& v, ConstructActor& m) {
   v(m.worker, m.actor, m.incarnation, m.gpus, m.recipe);
 }

@@ -15,7 +15,7 @@
 
 namespace weft::core {
 
-inline constexpr uint32_t kNodeProtocolVersion = 2;
+inline constexpr uint32_t kNodeProtocolVersion = 3;
 
 // What belongs to no process but to the cluster itself, wherever its head is. It owns the detached actors, and a job
 // that lasts beyond its driver has a number as if it were a process of this node.
@@ -248,6 +248,19 @@ struct JobEnded {  // from the head: a job that had lasted beyond its driver
   ProcessId job;
 };
 
+// To a new head, from a node that was a member before: each detached actor that it has, then DetachedTold.
+struct DetachedHeld {
+  ObjectId actor;
+  uint32_t incarnation = 0;
+  ProcessId worker;
+  AssignedGpus gpus;
+  uint8_t constructed = 0;  // or it is being constructed
+  uint8_t exiting = 0;      // it has said so, and may have ended by now
+};
+struct DetachedTold {
+  std::vector<ProcessId> jobs;  // lasting ones that it knows
+};
+
 // ---- looking
 struct AskNodes {  // to the head: all nodes, please
   uint64_t request = 0;
@@ -263,7 +276,7 @@ using NodeMessage =
                  ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, SourcesWanted, SourcesTold,
                  CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
                  ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
-                 NameReleased, JobEnded, AskNodes, NodesTold, NodesListed>;
+                 NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);

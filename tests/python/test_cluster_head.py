@@ -178,6 +178,191 @@ def test_a_program_goes_on_while_the_head_is_killed_and_comes_back(nodes, backen
     assert lines[1].split()[0] == "3"
 
 
+DETACHED = """
+class Kept:
+    def __init__(self, start):
+        self.count = start
+
+    def add(self):
+        self.count += 1
+        return self.count, os.getpid()
+
+    def leave(self):
+        weft.exit_actor()
+
+Kept = weft.remote(num_cpus=0)(Kept)
+"""
+
+
+def test_a_detached_actor_lives_through_the_end_of_the_head(nodes, backend):
+    head = nodes.start_head(*backend)
+    node = nodes.start("--num-cpus=1", "--name=other", "--resource=lamp=1")
+    program = nodes.program_on(
+        node,
+        DETACHED
+        + """
+kept = Kept.options(name="kept", lifetime="detached", resources={"lamp": 1}).remote(weft.put(40))
+count, pid = weft.get(kept.add.remote())
+print(count, flush=True)
+await_line()
+print(weft.get(kept.add.remote()) == (42, pid), flush=True)  # while there is no head
+await_line()
+weft.get(at_head.remote(), timeout=15)
+again = weft.get_actor("kept")
+print(weft.get(again.add.remote(), timeout=20) == (43, pid), weft.get(kept.add.remote()) == (44, pid), flush=True)
+await_line()
+""",
+    )
+    assert program.stdout.readline() == "41\n"
+    nodes.kill(head)
+    until(lambda: gone(head))
+    say(program)
+    assert program.stdout.readline() == "True\n"
+    head = nodes.start_head(*backend)
+    say(program)
+    assert program.stdout.readline() == "True True\n"
+    say(program)
+    finish(program)
+    # Its creator is gone. Another end of the head, another program; then it is killed for good.
+    nodes.kill(head)
+    until(lambda: gone(head))
+    nodes.start_head(*backend)
+    program = nodes.program_on(
+        node,
+        """
+        kept = weft.get_actor("kept")
+        print(weft.get(kept.add.remote(), timeout=20)[0], flush=True)
+        weft.kill(kept)
+        try:
+            weft.get(kept.add.remote(), timeout=20)
+        except weft.exceptions.ActorDiedError as error:
+            print("killed on request" in str(error), flush=True)
+        """,
+    )
+    assert finish(program) == ["45", "True"]
+
+
+def test_a_detached_actor_that_was_at_the_head_is_started_again(nodes):
+    head = nodes.start_head("--resource=lamp=1")
+    node = nodes.start("--num-cpus=1", "--name=other")
+    program = nodes.program_on(
+        node,
+        DETACHED
+        + """
+kept = Kept.options(name="kept", lifetime="detached", resources={"lamp": 1}, max_restarts=1).remote(40)
+lost = Kept.options(name="lost", lifetime="detached", resources={"lamp": 0.5}, max_restarts=0).remote(0)
+print(weft.get([kept.add.remote(), lost.add.remote()])[0][0], flush=True)
+await_line()
+print(weft.get(kept.add.remote(), timeout=20)[0], flush=True)
+try:
+    weft.get(lost.add.remote(), timeout=20)
+except weft.exceptions.ActorDiedError as error:
+    print(error, flush=True)
+await_line()
+try:
+    weft.get(kept.add.remote(), timeout=20)
+except weft.exceptions.ActorDiedError as error:
+    print("as often as max_restarts allows" in str(error), flush=True)
+try:
+    weft.get_actor("kept")
+except ValueError as error:
+    print("gone", flush=True)
+""".replace('lamp": 1}', 'lamp": 0.5}'),
+    )
+    assert program.stdout.readline() == "41\n"
+    nodes.kill(head)
+    until(lambda: gone(head))
+    head = nodes.start_head("--resource=lamp=1")
+    say(program)
+    assert program.stdout.readline() == "41\n"  # from the beginning, by another worker
+    assert "was lost with the node" in program.stdout.readline()
+    nodes.kill(head)
+    until(lambda: gone(head))
+    nodes.start_head("--resource=lamp=1")
+    say(program)
+    assert finish(program) == ["True", "gone"]
+
+
+def test_a_detached_actor_that_ends_while_there_is_no_head(nodes):
+    head = nodes.start_head()
+    node = nodes.start("--num-cpus=1", "--name=other", "--resource=lamp=1")
+    program = nodes.program_on(
+        node,
+        DETACHED
+        + """
+options = dict(lifetime="detached", resources={"lamp": 0.1}, max_restarts=-1)
+leaves = Kept.options(name="leaves", **options).remote(0)
+dies = Kept.options(name="dies", **options).remote(0)
+weft.get([leaves.add.remote(), dies.add.remote()])
+print(weft.get(dies.add.remote())[1], flush=True)
+await_line()
+leaves.leave.remote()
+print("left", flush=True)
+await_line()
+print(weft.get(dies.add.remote(), timeout=20)[0], flush=True)  # it begins anew
+try:
+    weft.get(leaves.add.remote(), timeout=20)
+except weft.exceptions.ActorDiedError as error:
+    print("ended itself" in str(error), flush=True)
+""",
+    )
+    dies = int(program.stdout.readline())
+    nodes.kill(head)
+    until(lambda: gone(head))
+    os.kill(dies, signal.SIGKILL)
+    say(program)
+    assert program.stdout.readline() == "left\n"
+    until(lambda: gone(dies))
+    nodes.start_head()
+    say(program)
+    assert finish(program) == ["1", "True"]
+
+
+EDIT = """
+local value = redis.call('hget', KEYS[1], ARGV[1])
+return redis.call('hset', KEYS[1], ARGV[1], (value:gsub('Kept', 'Bent')))
+"""
+
+
+@needs_redis
+def test_who_can_write_to_redis_cannot_plant_code(nodes, tmp_path):
+    """What a detached actor is made of is sealed: after any edit the head leaves it out, and says so."""
+    where = nodes.start_redis(tmp_path)
+    head = nodes.start_head(f"--redis=redis://{where}")
+    node = nodes.start("--num-cpus=1", "--name=other")
+    program = nodes.program_on(
+        node,
+        DETACHED + 'print(weft.get(Kept.options(name="kept", lifetime="detached").remote(0).add.remote())[0])',
+    )
+    assert finish(program) == ["1"]
+    nodes.kill(head)
+    until(lambda: gone(head))
+    port = where.split(":")[1]
+
+    def redis(*arguments: str) -> bytes:
+        return subprocess.run(["redis-cli", "-p", port, *arguments], capture_output=True, check=True).stdout
+
+    edited = 0
+    for key in redis("--scan").decode().split():
+        if "actors" not in key or redis("type", key).strip() != b"hash":
+            continue
+        for field in redis("hkeys", key).splitlines():
+            subprocess.run(["redis-cli", "-p", port, "-x", "eval", EDIT, "1", key], input=field, check=True)
+            edited += 1
+    assert edited
+    nodes.start_head(f"--redis=redis://{where}")
+    program = nodes.program_on(
+        node,
+        """
+        try:
+            weft.get_actor("kept")
+        except ValueError:
+            print("unknown")
+        """,
+    )
+    assert finish(program) == ["unknown"]
+
+
 def test_tasks_that_ran_at_the_head_run_again_when_it_is_back(nodes):
     head = nodes.start_head()
     node = nodes.start("--num-cpus=1")
