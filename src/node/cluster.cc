@@ -491,7 +491,7 @@ std::string Cluster::Place(const ResourceAmounts& shape, WorkWished& wished) con
   if (placement.node.empty()) return "";
   wished.strategy = {PlacementStrategy::Kind::kAffinity, NumberOfNodeId(session(), placement.node), placement.soft};
   if (wished.strategy.node || placement.soft) return "";
-  return "the task asks for node " + placement.node + " only, and no such node belongs to this cluster (weft.nodes())";
+  return "it asks for node " + placement.node + " only, and no such node belongs to this cluster (weft.nodes())";
 }
 
 void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
@@ -523,7 +523,7 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
                         .count = wish->count,
                         .depth = wish->depth};
       if (const std::string why = Place(wish->shape, wished); !why.empty()) {
-        return Send(from, WishRefused{wish->wish, 1, why});
+        return Send(from, WishRefused{wish->wish, 1, wish->actor ? why : "the task cannot run: " + why});
       }
       wishes_[key] = *wish;
       wished.actor = static_cast<bool>(wish->actor);

@@ -316,7 +316,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   std::string OwnNodeId() const;
   bool MayBeServedElsewhere(const ResourceAmounts& shape) const;
   std::string WhyMisplaced(const ResourceAmounts& shape) const;
-  std::string WhyNoActorHere(const ResourceAmounts& shape) const;
+  bool WishForActorsPlace(const WantActor& action, ProcessId creator);
+  bool PlaceActorAtHome(ObjectId actor);
   bool WishForPlace(Process& process, const RequestLeases& message);
   void WishWasPlaced(ProcessId process, const ResourceAmounts& shape);
   std::vector<LocalScheduler::UnmetWish> WishesForHead();
@@ -421,7 +422,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
     int64_t until_ns = 0;
   };
   std::map<std::pair<ProcessId, ProcessId>, Redial> redials_;  // channels that are awaited
-  // Actors that have us for their home, and wait at the head.
+  // Actors that have us for their home, and wait at the head; and those among them that only the head may place.
+  std::map<ObjectId, LocalScheduler::UnmetActor> placed_actors_;
   std::map<ObjectId, uint64_t> actor_wishes_;
   std::map<uint64_t, ObjectId> actors_of_wishes_;
   uint64_t told_decisions_ = 0;  // of the local scheduler

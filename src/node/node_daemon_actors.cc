@@ -93,12 +93,13 @@ void NodeDaemon::Perform(const RefuseActor& action) {
 // ---- decisions of the directory ---------------------------------------------------------------------------------
 
 void NodeDaemon::Perform(const WantActor& action) {
-  if (const std::string why = WhyNoActorHere(action.to_place); !why.empty()) {
+  if (const std::string why = WhyMisplaced(action.to_place); !why.empty()) {
     directory_.Handle(ActorRefused{action.actor, "the actor cannot be made: " + why}, directory_actions_);
     return;
   }
   ProcessId creator = action.by;
   if (auto kept = kept_.find(action.actor); kept != kept_.end()) creator = kept->second.job;
+  if (WishForActorsPlace(action, creator)) return;
   RereadBlockedFlags();
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(ActorWanted{action.actor, creator, action.to_place, action.to_hold, action.depth},
@@ -106,6 +107,7 @@ void NodeDaemon::Perform(const WantActor& action) {
 }
 
 void NodeDaemon::Perform(const UnwantActor& action) {
+  if (placed_actors_.erase(action.actor) > 0) told_decisions_ = UINT64_MAX;
   scheduler_->Handle(ActorUnwanted{action.actor}, scheduler_actions_);
 }
 

@@ -130,14 +130,15 @@ void NodeDaemon::TellUnreachable(Process& watcher, const ActorChanged& change, c
 // ---- the node of the worker ---------------------------------------------------------------------------------------
 
 void NodeDaemon::PlaceFarActor(WorkAssigned& message) {
-  if (IsHome(message.actor)) {
-    // The local scheduler has it already. If that cannot serve it after all, it is wished for anew.
-    ForgetActorWish(message.actor);
-    return;
-  }
   auto decline = [&] {
     cluster_->SendToHead(WorkDeclined{message.asker, message.wish, message.placement, message.count});
   };
+  if (IsHome(message.actor)) {
+    if (!PlaceActorAtHome(message.actor)) return decline();
+    // The local scheduler has it. If that cannot serve it after all, it is wished for anew.
+    ForgetActorWish(message.actor);
+    return;
+  }
   Job* job = EnsureJob(message.job);
   if (job == nullptr || job->ending || job->leaving_until_ns != 0 || !IsValidShape(message.shape) ||
       !IsValidShape(message.to_hold) || scheduler_->HasWorkerOf(message.actor)) {
@@ -239,6 +240,8 @@ void NodeDaemon::HandleNode(NodeNumber from, ActorOffered& message) {
   if (NodeOf(message.worker) != from || !IsHome(message.actor)) return;
   remote_peers_.insert(message.worker);
   scheduler_->Handle(ActorUnwanted{message.actor}, scheduler_actions_);
+  placed_actors_.erase(message.actor);
+  told_decisions_ = UINT64_MAX;
   directory_.Handle(ActorPlaced{message.actor, message.worker, message.gpus}, directory_actions_);
 }
 
@@ -254,7 +257,9 @@ void NodeDaemon::TellHeadOfActors() {
   std::set<ObjectId> present;
   std::vector<WishSent> to_send;
   std::vector<ObjectId> declined;
-  for (const auto& unmet : scheduler_->UnmetActors()) {
+  std::vector<LocalScheduler::UnmetActor> wanted = scheduler_->UnmetActors();
+  for (const auto& [actor, placed] : placed_actors_) wanted.push_back(placed);
+  for (const auto& unmet : wanted) {
     if (far_wanted_.contains(unmet.actor)) {
       declined.push_back(unmet.actor);
       continue;

@@ -1,10 +1,11 @@
-// NodeDaemon: leases that are wanted at a certain place (wire/placement.h).
+// NodeDaemon: leases and actors that are wanted at a certain place (wire/placement.h).
 //
 // Local first holds here too, where the placement allows it: what this node may serve goes to its own scheduler, and
 // to the head if it is not served. What must be spread, or belongs elsewhere, goes to the head at once
-// (placed_wishes_), which may send it back.
+// (placed_wishes_, placed_actors_), which may send it back.
 #include <algorithm>
 
+#include "base/clock.h"
 #include "node/node_daemon.h"
 #include "scheduling/labels.h"
 #include "wire/placement.h"
@@ -44,13 +45,30 @@ std::string NodeDaemon::WhyMisplaced(const ResourceAmounts& shape) const {
   return "it asks for node " + placement.node + ", and this private session has only " + OwnNodeId();
 }
 
-// An actor lives on its creator's node.
-std::string NodeDaemon::WhyNoActorHere(const ResourceAmounts& shape) const {
-  if (!cluster_ || MayServe(shape)) return WhyMisplaced(shape);
-  Placement placement;
-  const bool anywhere = DecodePlacement(PlacementOf(shape), &placement) && (placement.node.empty() || placement.soft) &&
-                        Matches(placement.labels, options_.labels);
-  return anywhere ? "" : "actors that are wanted on another node than their creator's are not yet available";
+// True if only the head may place it: it is wished for there, and the local scheduler hears nothing of it.
+bool NodeDaemon::WishForActorsPlace(const WantActor& action, ProcessId creator) {
+  if (!cluster_ || MayServe(action.to_place)) return false;
+  placed_actors_[action.actor] = {action.actor, creator, action.to_place, action.to_hold, action.depth};
+  told_decisions_ = UINT64_MAX;
+  return true;
+}
+
+// The head's word is that this node, its home, is the place. False if there is no room after all.
+bool NodeDaemon::PlaceActorAtHome(ObjectId actor) {
+  auto placed = placed_actors_.find(actor);
+  if (placed == placed_actors_.end()) return true;
+  const LocalScheduler::UnmetActor wanted = placed->second;
+  RereadBlockedFlags();
+  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
+  scheduler_->Handle(ActorWanted{wanted.actor, wanted.creator, wanted.shape, wanted.to_hold, wanted.depth},
+                     scheduler_actions_);
+  if (!scheduler_->IsUnmet(actor)) {
+    placed_actors_.erase(placed);
+    return true;
+  }
+  scheduler_->Handle(ActorUnwanted{actor}, scheduler_actions_);
+  load_told_ = false;
+  return false;
 }
 
 // True if that was all there is to do; else the local scheduler serves it.

@@ -290,7 +290,7 @@ def test_a_detached_actor_that_ends_while_there_is_no_head(nodes):
         node,
         DETACHED
         + """
-options = dict(lifetime="detached", resources={"lamp": 0.1}, max_restarts=-1)
+options = {"lifetime": "detached", "resources": {"lamp": 0.1}, "max_restarts": -1}
 leaves = Kept.options(name="leaves", **options).remote(0)
 dies = Kept.options(name="dies", **options).remote(0)
 weft.get([leaves.add.remote(), dies.add.remote()])

@@ -1,8 +1,10 @@
-"""Where tasks run: "SPREAD", NodeAffinity, label_selector."""
+"""Where tasks and actors run: "SPREAD", NodeAffinity, label_selector."""
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
 import time
 
 import pytest
@@ -171,6 +173,118 @@ def test_affinity_to_a_node_that_dies(cluster, nodes, gate, tmp_path):
     with pytest.raises(weft.UnschedulableError, match="that node has left the cluster|is not in the cluster"):
         weft.get(waits, timeout=SECONDS)
     assert weft.get(prefers, timeout=SECONDS) in nodes
+
+
+@weft.remote(num_cpus=0)
+class Somewhere:
+    def where(self):
+        return here()
+
+    def make(self, node):
+        self.made = Somewhere.options(scheduling_strategy=NodeAffinity(node)).remote()
+        return weft.get(self.made.where.remote())
+
+    def pid(self):
+        return os.getpid()
+
+
+def made(**options) -> str:
+    actor = Somewhere.options(**options).remote()
+    return weft.get(actor.where.remote(), timeout=SECONDS)
+
+
+@pytest.mark.parametrize("soft", [False, True])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_actors_on_each_node(nodes, number, soft):
+    strategy = NodeAffinity(nodes[number], soft=soft)
+    assert made(scheduling_strategy=strategy) == nodes[number]
+    assert made(scheduling_strategy=strategy, num_cpus=1) == nodes[number]
+
+
+def test_actors_are_spread(nodes):
+    spread = [Somewhere.options(scheduling_strategy="SPREAD").remote() for _ in range(12)]
+    found = weft.get([actor.where.remote() for actor in spread], timeout=SECONDS)
+    assert set(found) == set(nodes)
+
+
+def test_actors_by_labels(nodes):
+    assert made(label_selector={"zone": "us"}) in nodes[1:]
+    assert made(label_selector={"disk": "nvme"}) == nodes[2]
+    assert made(label_selector={"zone": "eu"}, scheduling_strategy="SPREAD") == nodes[0]
+
+
+def test_actors_that_actors_place(nodes):
+    parent = Somewhere.options(scheduling_strategy=NodeAffinity(nodes[1])).remote()
+    for node in nodes:
+        assert weft.get(parent.make.remote(node), timeout=SECONDS) == node
+
+
+def test_detached_actors_are_placed(nodes):
+    for i, node in enumerate(nodes):
+        options = {"name": f"placed {i}", "lifetime": "detached", "scheduling_strategy": NodeAffinity(node)}
+        actor = Somewhere.options(**options).remote()
+        assert weft.get(actor.where.remote(), timeout=SECONDS) == node
+        weft.kill(actor)
+
+
+def test_an_actor_is_restarted_where_it_must_be(nodes):
+    actor = Somewhere.options(scheduling_strategy=NodeAffinity(nodes[2]), max_restarts=1, max_task_retries=1).remote()
+    os.kill(weft.get(actor.pid.remote(), timeout=SECONDS), signal.SIGKILL)
+    assert weft.get(actor.where.remote(), timeout=SECONDS) == nodes[2]
+
+
+def test_an_actor_waits_for_a_node_that_is_full(nodes):
+    strategy = NodeAffinity(nodes[1])
+    first = Somewhere.options(scheduling_strategy=strategy, num_cpus=2).remote()
+    assert weft.get(first.where.remote(), timeout=SECONDS) == nodes[1]
+    second = Somewhere.options(scheduling_strategy=strategy, num_cpus=2).remote()
+    waits = second.where.remote()
+    assert weft.wait([waits], timeout=0.2)[0] == []
+    weft.kill(first)
+    assert weft.get(waits, timeout=SECONDS) == nodes[1]
+
+
+def test_an_actor_that_waits_for_its_place_can_be_killed(nodes):
+    actor = Somewhere.options(label_selector={"zone": "moon"}).remote()
+    called = actor.where.remote()
+    assert weft.wait([called], timeout=0.2)[0] == []
+    weft.kill(actor)
+    with pytest.raises(weft.ActorDiedError, match="killed on request"):
+        weft.get(called, timeout=SECONDS)
+
+
+def test_an_actor_for_a_node_that_is_not_there(nodes):
+    nobody = nodes[0][:16] + f"{99:016x}"
+    actor = Somewhere.options(scheduling_strategy=NodeAffinity(nobody)).remote()
+    with pytest.raises(weft.UnschedulableError, match="node 99 only, but it is not in the cluster"):
+        weft.get(actor.where.remote(), timeout=SECONDS)
+    assert made(scheduling_strategy=NodeAffinity(nobody, soft=True)) in nodes
+    stranger = "0" * 31 + "1"
+    actor = Somewhere.options(scheduling_strategy=NodeAffinity(stranger)).remote()
+    with pytest.raises(weft.UnschedulableError, match=f"{stranger} only, and no such node belongs to this cluster"):
+        weft.get(actor.where.remote(), timeout=SECONDS)
+
+
+def test_an_actor_dies_with_the_only_node_that_it_may_be_on(cluster, nodes):
+    added = cluster.add_node(num_cpus=1)
+    node = weft.nodes()[-1]["NodeID"]
+    hard = Somewhere.options(scheduling_strategy=NodeAffinity(node), max_restarts=-1).remote()
+    soft = Somewhere.options(scheduling_strategy=NodeAffinity(node, soft=True), max_restarts=-1, max_task_retries=-1)
+    soft = soft.remote()
+    assert weft.get([hard.where.remote(), soft.where.remote()], timeout=SECONDS) == [node, node]
+    cluster.kill_node(added)
+    wait_until(lambda: weft.get(soft.where.remote(), timeout=SECONDS) in nodes, SECONDS, "it is restarted elsewhere")
+
+    def dead() -> bool:
+        try:
+            weft.get(hard.where.remote(), timeout=SECONDS)
+        except weft.UnschedulableError as error:
+            return "left the cluster" in str(error) or "not in the cluster" in str(error)
+        except weft.ActorUnavailableError:
+            return False
+        return False
+
+    wait_until(dead, SECONDS, "the actor cannot be placed")
 
 
 def test_nothing_of_it_is_seen_as_a_resource(nodes):
