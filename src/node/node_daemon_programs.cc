@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "node/node_daemon.h"
 
 namespace weft::core {
