@@ -343,7 +343,7 @@ void ProgramFiles::Ask(Coming& coming) {
                    ProgramPieceWanted{coming.request, coming.job, coming.file.identity, coming.incoming.received()});
 }
 
-void ProgramFiles::AskNext(const std::string& identity, const std::string& why) {
+void ProgramFiles::AskNext(std::string identity, const std::string& why) {
   Coming& coming = coming_.at(identity);
   if (!coming.denied.empty()) coming.denied += "; ";
   coming.denied += host_.NameOf(coming.sources[coming.source]) + " does not send it: " + why;
@@ -352,7 +352,7 @@ void ProgramFiles::AskNext(const std::string& identity, const std::string& why) 
   Abandon(identity, coming.denied);
 }
 
-void ProgramFiles::Abandon(const std::string& identity, const std::string& why) {
+void ProgramFiles::Abandon(std::string identity, std::string why) {
   auto found = coming_.find(identity);
   const ProgramFile file = found->second.file;
   coming_.erase(found);

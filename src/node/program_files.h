@@ -118,8 +118,8 @@ class ProgramFiles {
   void Fail(ProcessId job, const std::string& why);
   void Fetch(Program& program);
   void Ask(Coming& coming);
-  void AskNext(const std::string& identity, const std::string& why);
-  void Abandon(const std::string& identity, const std::string& why);
+  void AskNext(std::string identity, const std::string& why);
+  void Abandon(std::string identity, std::string why);  // by value: it ends what they may lie in
   void FailAllThatWaitFor(const ProgramFile& file, const std::string& why);
   void Came(const std::string& identity);
   Coming* FindComing(NodeNumber from, uint64_t request);

@@ -6,6 +6,7 @@ hold what a test puts there. Each node has a home of its own, hence a cache of p
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -83,11 +84,9 @@ class Machines:
         if where == "there":
             # The libraries as they were built must not be found there either.
             hidden = [self.program, BUILT, RELEASE / "lib"]
-            script = "other=$1; shift; exec 8<$other/.; "
-            for folder in hidden:
-                script += f"mount -t tmpfs none {folder} && "
-            script += f'cp -a /proc/self/fd/8/. {self.program}/ && exec 8<&- && exec "$@"'
-            command = ["unshare", "--mount", "--", "sh", "-c", script, "sh", str(self.other), *command]
+            script = "".join(f"mount -t tmpfs none {folder} && " for folder in hidden)
+            script += f'cp -a {self.other}/. {self.program}/ && exec "$@"'
+            command = ["unshare", "--mount", "--", "sh", "-c", script, "sh", *command]
         log = open(self.homes[where] / "log", "w")  # noqa: SIM115
         environment = {**os.environ, "HOME": str(self.homes[where])}
         environment.pop(TAG, None)
@@ -143,6 +142,15 @@ def files(said: str) -> list:
     return [name for name in re.findall(r"^file (.+)$", said, re.M) if not name.startswith(("/usr/", "/lib"))]
 
 
+def may_be_written(name: str) -> bool:
+    try:
+        os.close(os.open(name, os.O_WRONLY))
+    except OSError as error:
+        assert error.errno == errno.ETXTBSY, error
+        return False
+    return True
+
+
 def test_what_is_not_there_is_sent_once(machines):
     machines.start("there")
     said = machines.run()
@@ -195,6 +203,7 @@ def test_a_damaged_copy_is_not_run(machines):
     before = machines.copies()
     for name in set(used):
         os.chmod(name, 0o700)
+        wait_until(lambda name=name: may_be_written(name), what="the workers of the first run have ended")
         with open(name, "r+b") as file:  # past all that could be told from its tables
             file.seek(os.path.getsize(name) // 2)
             byte = file.read(1)[0]
