@@ -266,6 +266,7 @@ Result<detail::Decoded<T>> try_get(const Ref<T>& ref, std::optional<std::chrono:
 struct WaitOptions {
   size_t num_returns = 1;
   std::optional<std::chrono::nanoseconds> timeout = std::nullopt;
+  bool fetch_local = true;  // false: a value on another node counts as well, and is left there
 };
 template <class T>
 struct WaitResult {
@@ -277,10 +278,11 @@ struct WaitResult {
 template <class T>
 WaitResult<T> wait(const std::vector<Ref<T>>& refs, const WaitOptions& options = {}) {
   auto objects = detail::ObjectsOf(refs);
-  detail::WaitForSome(objects.data(), objects.size(), options.num_returns, detail::TimeoutNs(options.timeout));
+  detail::WaitForSome(objects.data(), objects.size(), options.num_returns, detail::TimeoutNs(options.timeout),
+                      options.fetch_local);
   WaitResult<T> result;
   for (size_t i = 0; i < refs.size(); ++i) {
-    bool ready = result.ready.size() < options.num_returns && detail::IsResolved(objects[i]);
+    bool ready = result.ready.size() < options.num_returns && detail::IsReady(objects[i], options.fetch_local);
     (ready ? result.ready : result.rest).push_back(refs[i]);
   }
   return result;

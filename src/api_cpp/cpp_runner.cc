@@ -113,7 +113,7 @@ std::string PackCurrentException(const std::string& function, std::string stack)
 
 thread_local CppCall* t_call = nullptr;
 
-void IsReady() {}
+void SaysItIsReady() {}
 
 std::string InProcess(const std::string& name) { return "'" + name + "' (pid " + std::to_string(getpid()) + ")"; }
 
@@ -186,7 +186,7 @@ FunctionRecord* CppRunner::FunctionOf(core::DefinedTemplate& what) {
 
 // As other languages call them.
 FunctionRecord* CppRunner::MethodByName(const std::string& name) {
-  if (name == "__weft_ready__") return &Registered<FunctionBody<IsReady>>::record;
+  if (name == "__weft_ready__") return &Registered<FunctionBody<SaysItIsReady>>::record;
   if (name == "__weft_terminate__") return &Registered<FunctionBody<exit_actor>>::record;
   FunctionRecord* method = instance_.type ? FindMethod(*instance_.type, name) : nullptr;
   if (method) return method;

@@ -154,6 +154,8 @@ void CheckEpoch(Object* object, uint32_t epoch) {
 
 bool IsResolved(Object* object) noexcept { return object->settled(); }
 
+bool IsReady(Object* object, bool to_look) noexcept { return object->ready(to_look); }
+
 // ---- blocks
 
 struct Block {
@@ -479,7 +481,7 @@ void WakeTasks() noexcept {
   if (state && g_runner) state->runtime->WakeWaiters();  // else no thread runs a task
 }
 
-void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t timeout_ns) {
+void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t timeout_ns, bool to_look) {
   Using session;
   SessionState& state = session.need();
   if (wanted < 1 || wanted > count) {
@@ -499,7 +501,7 @@ void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t ti
   }
   this_task::check_cancelled();
   for (;;) {
-    switch (state.runtime->WaitFor({objects, count}, wanted, deadline, &report)) {
+    switch (state.runtime->WaitFor({objects, count}, wanted, deadline, &report, to_look)) {
       case core::WaitOutcome::kReady:
       case core::WaitOutcome::kTimedOut:
         return;

@@ -366,6 +366,9 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
   bool ok;
   int64_t deadline = DeadlineOf(timeout, &ok);
   if (!ok) return nullptr;
+  const int fetches = fetch_local ? PyObject_IsTrue(fetch_local) : 1;
+  if (fetches < 0) return nullptr;
+  const bool to_look = fetches != 0;
   Runtime* runtime = NeedRuntime();
   if (!runtime) return nullptr;
   Py_ssize_t count = PySequence_Fast_GET_SIZE(refs);
@@ -400,7 +403,7 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
     }
     ref->stamp = stamp;
     aliases |= ref->alias;
-    if (at_done < wanted && ref->object->settled()) {
+    if (at_done < wanted && ref->object->ready(to_look)) {
       Py_INCREF(item);
       PyList_SET_ITEM(done.get(), at_done++, item);
     } else if (at_rest < count - wanted) {
@@ -427,7 +430,7 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
   auto ready_count = [&](Py_ssize_t limit) {
     Py_ssize_t found = 0;
     for (Py_ssize_t i = 0; i < count && found < limit; ++i) {
-      found += reinterpret_cast<RefObject*>(items[i])->object->settled();
+      found += reinterpret_cast<RefObject*>(items[i])->object->ready(to_look);
     }
     return found;
   };
@@ -440,7 +443,8 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
     for (bool again = true; again;) {
       again = false;
       core::WaitOutcome outcome;
-      Py_BEGIN_ALLOW_THREADS outcome = runtime->WaitFor(objects, static_cast<size_t>(wanted), deadline, &report);
+      Py_BEGIN_ALLOW_THREADS outcome =
+          runtime->WaitFor(objects, static_cast<size_t>(wanted), deadline, &report, to_look);
       Py_END_ALLOW_THREADS if (outcome == core::WaitOutcome::kInterrupted) {
         if (PyErr_CheckSignals() != 0) return nullptr;
         again = true;
@@ -469,7 +473,7 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
   Py_ssize_t i = 0;
   for (; i < count && at_done < ready; ++i) {
     Py_INCREF(items[i]);
-    if (reinterpret_cast<RefObject*>(items[i])->object->settled()) {
+    if (reinterpret_cast<RefObject*>(items[i])->object->ready(to_look)) {
       PyList_SET_ITEM(done.get(), at_done++, items[i]);
     } else if (at_rest < count - ready) {
       PyList_SET_ITEM(rest.get(), at_rest++, items[i]);

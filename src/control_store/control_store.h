@@ -5,7 +5,8 @@
 // never from inside the call itself.
 //
 // Leadership is fenced. AcquireLeadership gives a number that grows with each leader, the epoch; from then on the
-// commits of every earlier leader fail with kFenced and change nothing. A lease that is renewed says that the leader
+// commits of every earlier leader fail with kFenced and change nothing, but for one that was under way and is finished
+// by the new leader before it reads. A lease that is renewed says that the leader
 // lives; it only decides when another may take over. Who is fenced learns it from its next commit or renewal.
 //
 // A commit is applied whole or not at all, and after all earlier ones. While the store is away, commits wait, up to

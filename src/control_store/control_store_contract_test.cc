@@ -375,7 +375,8 @@ TEST_P(ControlStoreContract, AnOldLeaderIsFenced) {
 }
 
 // Commits of the old leader that wait while another takes over: a first part of them is applied, in order, and the
-// others are refused. None is applied after the new leader has read.
+// others are refused. None is applied after the new leader has read. Where a commit is written in several places, the
+// new leader finishes one that was under way, and the old one cannot know.
 TEST_P(ControlStoreContract, ATakeoverCutsTheQueueOnce) {
   for (int round = 0; round < 5; ++round) {
     auto old = Open();
@@ -401,13 +402,18 @@ TEST_P(ControlStoreContract, ATakeoverCutsTheQueueOnce) {
     auto taken = TryLead(*newer, {.name = "new", .force = true});
     ASSERT_TRUE(taken.ok()) << taken.status().message();
     ASSERT_TRUE(Until([&] { return answered == kCommits; }));
-    if (applied < 0 && round == 0) {
+    const bool finishes = std::string(GetParam().name) == "three_redis";
+    if (applied < 0 && round == 0 && !finishes) {
       for (const auto& record : taken->snapshot) ADD_FAILURE() << record.key << " was never acknowledged";
     } else if (applied >= 0) {
       ASSERT_EQ(2u, taken->snapshot.size());
-      EXPECT_EQ(std::to_string(applied), taken->snapshot[0].value);
-      EXPECT_EQ(std::to_string(applied), taken->snapshot[1].value);
+      EXPECT_EQ(taken->snapshot[0].value, taken->snapshot[1].value);
+      EXPECT_LE(applied, std::stoi(taken->snapshot[0].value));
+      if (!finishes) {
+        EXPECT_EQ(std::to_string(applied), taken->snapshot[0].value);
+      }
     }
+    EXPECT_EQ(taken->snapshot, ReadAll()) << "something was applied after the new leader had read";
     old->Close();
     newer->Close();
   }

@@ -25,6 +25,8 @@ constexpr int64_t kJoinNs = 15'000'000'000;
 
 // Nodes that have gone and are still told of.
 constexpr size_t kMostGone = 100;
+// So many nodes start workers for a program when it begins; on the others it is when they are first needed.
+constexpr size_t kMostPrestarts = 16;
 
 uint64_t WishKey(NodeNumber asker, uint64_t wish) { return uint64_t{asker.value} << 40 | wish; }
 
@@ -530,7 +532,14 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
       scheduler_->Handle(wished, actions);
     }
   } else if (auto* job = std::get_if<JobDescribed>(&message)) {
-    KnowJob(std::move(*job));
+    KnowJob(*job);
+    // Its first tasks elsewhere should not have to wait until workers have started there.
+    size_t told = 0;
+    for (const auto& [node, other] : nodes_) {
+      if (node == from || node == self_ || ++told > kMostPrestarts) continue;
+      if (told_jobs_[node].insert(job->driver).second) Send(node, *job);
+    }
+    if (from != self_) host_.NodeMessageCame(from, message);
   } else if (auto* declined = std::get_if<WorkDeclined>(&message)) {
     scheduler_->Handle(
         PlacementRefused{from, declined->placement, WishId{declined->asker, declined->wish}, declined->count}, actions);

@@ -294,6 +294,7 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   scheduler_->Handle(ProcessJoined{process.id, false, {process.id}}, scheduler_actions_);
   FlushAll();  // the driver goes on while we start what it will need
   job.pool->SessionOpened(NowNs(), pool_actions_);
+  if (cluster_) TellHeadOfJob(process.id);  // and others start workers too, before there is work for them
 }
 
 void NodeDaemon::SetUp(ResourceAmounts resources, uint64_t store_bytes) {
@@ -582,6 +583,8 @@ void NodeDaemon::ForgetEndedJobs() {
                     [&](const auto& process) { return process.second->job == job.driver; })) {
       return false;
     }
+    told_jobs_.erase(job.driver);
+    if (cluster_ && NodeOf(job.driver) != kClusterNode) cluster_->ForgetJob(job.driver);
     if (NodeOf(job.driver) == kClusterNode) {
       orphan_segments_.insert(job.segments.begin(), job.segments.end());
       return true;

@@ -301,6 +301,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void Entrusted(ProcessId from, EntrustActor& message);
   void EndUnentrusted(ProcessId creator);
   void TellKeeper(const ActorChanged& change);
+  void RememberHow(ProcessId id, std::string how);
   void EndLastingJob(ProcessId id);
   void EndJobOfNobody(ProcessId job, ObjectId last, bool was_written);
   void WriteDown(ObjectId actor, std::function<void()> then);
@@ -365,6 +366,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   std::map<ProcessId, std::unique_ptr<Process>> processes_;
   std::map<pid_t, ProcessId> pids_;
   std::map<ProcessId, std::string> deaths_;  // how processes died, the latest ones
+  std::deque<ProcessId> deaths_in_order_;
   std::set<ProcessId> unflushed_;
   std::set<ProcessId> closing_;
   uint64_t next_number_ = 1;  // for a process

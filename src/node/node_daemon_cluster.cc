@@ -141,11 +141,13 @@ void NodeDaemon::NodeMessageCame(NodeNumber from, NodeMessage& message) {
 
 void NodeDaemon::HandleNode(NodeNumber, JobDescribed& message) {
   if (FindJob(message.driver) != nullptr || !IsElsewhere(message.driver)) return;
+  if (deaths_.contains(message.driver)) return;  // told by its own node, faster than this by the head
   auto decoded = Decode(message.session);
   auto* session = std::get_if<OpenSession>(&decoded);
   if (session == nullptr || session->worker_command.empty()) return;
   Job& job = OpenJob(message.driver, std::move(*session));
   if (message.output_to) job.output_to = message.output_to;
+  if (NodeOf(message.driver) != kClusterNode) job.pool->SessionOpened(NowNs(), pool_actions_);
 }
 
 Job* NodeDaemon::EnsureJob(ProcessId driver) {
@@ -295,7 +297,7 @@ void NodeDaemon::HandleNode(NodeNumber from, ProcessVanished& message) {
 }
 
 void NodeDaemon::RemoteProcessDied(ProcessId id, int32_t pid, const std::string& how) {
-  deaths_[id] = how;
+  RememberHow(id, how);
   remote_peers_.erase(id);
   std::erase_if(awaiting_channel_, [&](const auto& entry) { return entry.first.second == id; });
   std::erase_if(redials_, [&](const auto& entry) { return entry.first.second == id; });

@@ -308,8 +308,7 @@ void NodeDaemon::Bury(ProcessId id) {
   closing_.erase(id);
   unflushed_.erase(id);
   RememberDead(*process, how);
-  deaths_[id] = std::move(how);
-  if (deaths_.size() > kMaxRememberedDeaths) deaths_.erase(deaths_.begin());
+  RememberHow(id, std::move(how));
 
   uint64_t surviving = segments_.WriterDied(SegmentId{id.value}).surviving_bytes;
   if (exchange_) {
@@ -326,6 +325,14 @@ void NodeDaemon::Bury(ProcessId id) {
   }
   Settle();
   ResumeSendersTo(id);
+}
+
+void NodeDaemon::RememberHow(ProcessId id, std::string how) {
+  if (!deaths_.insert_or_assign(id, std::move(how)).second) return;
+  deaths_in_order_.push_back(id);
+  if (deaths_in_order_.size() <= kMaxRememberedDeaths) return;
+  deaths_.erase(deaths_in_order_.front());
+  deaths_in_order_.pop_front();
 }
 
 void NodeDaemon::EndSession(int exit_code) {

@@ -133,6 +133,8 @@ struct Object {
     const Place where = place.load(std::memory_order_acquire);
     return where != Place::kAway && where != Place::kComing;
   }
+  // What a wait waits for: that it can be looked at here, or only that there is a value somewhere.
+  bool ready(bool to_look) const { return to_look ? settled() : resolved(); }
   ~Object();
 };
 

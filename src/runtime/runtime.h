@@ -208,10 +208,10 @@ class Runtime {
   static void AddReference(Object* object) { object->local_references.fetch_add(1, std::memory_order_relaxed); }
   void DropReference(Object* object);
 
-  // Waits until at least `wanted` of the objects are resolved. deadline_ns 0: looks once; negative: no deadline.
-  // Without a report, it waits also for what can never come, and says nothing.
+  // Waits until at least `wanted` of the objects are ready (Object::ready). deadline_ns 0: looks once; negative: no
+  // deadline. Without a report, it waits also for what can never come, and says nothing.
   WaitOutcome WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns,
-                      WaitReport* report = nullptr);
+                      WaitReport* report = nullptr, bool to_look = true);
   WaitOutcome WaitForAll(std::span<Object* const> objects, int64_t deadline_ns, WaitReport* report = nullptr);
   // What the object waits for, in words, several lines. Asks those who know, for two seconds at most.
   std::string Explain(Object* object);

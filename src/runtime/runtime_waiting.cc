@@ -156,18 +156,20 @@ WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadli
   return outcome;
 }
 
-WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns, WaitReport* report) {
+WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns, WaitReport* report,
+                             bool to_look) {
   std::unique_lock lock(mutex_);
   auto enough = [&] {
     size_t count = 0;
     for (Object* object : objects) {
-      if (object->settled() && ++count >= wanted) return true;
+      if (object->ready(to_look) && ++count >= wanted) return true;
     }
     return count >= wanted;
   };
   if (enough()) return WaitOutcome::kReady;
   for (Object* object : objects) {
-    if (!object->settled()) owner_->WantHere(object, actions_);
+    if (object->ready(to_look)) continue;
+    to_look ? owner_->WantHere(object, actions_) : owner_->Want(object, actions_);
   }
   Perform();
   Waiting waiting{.objects = objects, .wanted = wanted, .deadline_ns = deadline_ns, .report = report};

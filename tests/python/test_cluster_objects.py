@@ -161,6 +161,27 @@ def test_many_objects_both_ways(pair):
     ) == ("True\nTrue\n300 0\n")
 
 
+def test_wait_may_leave_values_where_they_are(pair):
+    text = """
+    from weft import _observe
+
+    def used():
+        return _observe.observe(0, _observe.Session(os.geteuid(), PID))["node"]["store_used_bytes"] > 40_000_000
+
+    @weft.remote(num_cpus=0)
+    def look_here(box):
+        return len(weft.wait(box, fetch_local=False, timeout=20)[0])
+
+    ref = make.remote(50_000_000)
+    print(weft.wait([ref], fetch_local=False, timeout=20) == ([ref], []), used())
+    print(weft.get(look_here.remote([ref]), timeout=20), used())
+    print(weft.wait([ref], timeout=20) == ([ref], []), used(), len(weft.get(ref)))
+    """
+    assert pair.output_of(indented(text.replace("PID", str(pair.pids[0])))) == (
+        "True False\n1 False\nTrue True 50000000\n"
+    )
+
+
 def test_no_worker_sleeps_through_the_arrival_of_an_argument(pair):
     # One after the other, so that each finds its worker about to sleep; with a timeout, so that nobody asks it why.
     assert pair.output_of(

@@ -97,9 +97,10 @@ struct Failure {
 [[noreturn]] void Throw(const Failure& failure);
 void CheckEpoch(core::Object* object, uint32_t epoch);  // throws if null or of an ended session
 bool IsResolved(core::Object* object) noexcept;
+bool IsReady(core::Object* object, bool to_look) noexcept;  // as wait means it
 // False if the time ran out. The objects must be of the present session.
 bool WaitForAll(core::Object* const* objects, size_t count, int64_t timeout_ns);
-void WaitForSome(core::Object* const* objects, size_t count, size_t wanted, int64_t timeout_ns);
+void WaitForSome(core::Object* const* objects, size_t count, size_t wanted, int64_t timeout_ns, bool to_look);
 // The value of a resolved object, or how it failed.
 bool Read(core::Object* object, ValueSource& source, Failure& failure);
 void ReadOrThrow(core::Object* object, ValueSource& source);
