@@ -323,6 +323,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void HandleNode(NodeNumber from, ProgramDenied& message);
   // True if the worker is started later, when the files that it is made of are here.
   bool AwaitsProgram(const Job& job, const StartWorker& action);
+  // True if workers are started ahead only if the files turn out to be here: nothing is sent before it is needed.
+  bool LooksForProgram(const Job& job);
   void AdaptToThisNode(const Job& job, ChildProgram& program);
   void ForgetProgram(ProcessId job);
 

@@ -147,7 +147,7 @@ void NodeDaemon::HandleNode(NodeNumber, JobDescribed& message) {
   if (session == nullptr || session->worker_command.empty()) return;
   Job& job = OpenJob(message.driver, std::move(*session));
   if (message.output_to) job.output_to = message.output_to;
-  if (NodeOf(message.driver) != kClusterNode) job.pool->SessionOpened(NowNs(), pool_actions_);
+  if (NodeOf(message.driver) != kClusterNode && !LooksForProgram(job)) job.pool->SessionOpened(NowNs(), pool_actions_);
 }
 
 Job* NodeDaemon::EnsureJob(ProcessId driver) {

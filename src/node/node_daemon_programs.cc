@@ -40,10 +40,18 @@ bool NodeDaemon::AwaitsProgram(const Job& job, const StartWorker& action) {
   return true;
 }
 
+bool NodeDaemon::LooksForProgram(const Job& job) {
+  if (!programs_ || job.session.files.empty() || job.ForksWorkers(false)) return false;
+  programs_->Prepare(job.driver, job.session, {});
+  return true;
+}
+
 void NodeDaemon::ProgramSettled(ProcessId driver, const std::string& why_not) {
   auto waiting = awaiting_program_.extract(driver);
   Job* job = FindJob(driver);
-  if (waiting.empty() || job == nullptr || job->ending) return;
+  if (job == nullptr || job->ending) return;
+  if (why_not.empty() && NodeOf(driver) != kClusterNode) job->pool->SessionOpened(NowNs(), pool_actions_);
+  if (waiting.empty()) return;
   for (const StartWorker& action : waiting.mapped()) {
     if (why_not.empty()) {
       Perform(action);

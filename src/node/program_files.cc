@@ -110,8 +110,11 @@ std::string ProgramFiles::WhyNotOn(const Machine& machine, const ProgramFile& fi
 
 void ProgramFiles::Prepare(ProcessId job, const OpenSession& session, std::vector<NodeNumber> sources) {
   auto [entry, fresh] = programs_.try_emplace(job);
-  if (!fresh) return;
   Program& program = entry->second;
+  if (!fresh) {
+    if (!sources.empty()) program.sources = std::move(sources);
+    return;
+  }
   program.job = job;
   program.files = session.files;
   program.command = session.worker_command;

@@ -51,7 +51,8 @@ class ProgramFiles {
   ProgramFiles(Host& host, ProgramCache cache, Machine machine, NodeNumber self)
       : host_(host), cache_(std::move(cache)), machine_(machine), self_(self) {}
 
-  // Begins to look, unless it does already. `sources` are asked in turn for what is not here.
+  // Begins to look, unless it does already. `sources` are asked in turn for what is not here; without any, it only
+  // looks.
   void Prepare(ProcessId job, const OpenSession& session, std::vector<NodeNumber> sources);
   // nullptr: not all is there, or not any more.
   const Start* Find(ProcessId job);

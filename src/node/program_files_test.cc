@@ -222,6 +222,20 @@ TEST_F(SentTest, WhatIsMissingComesInPieces) {
   EXPECT_EQ(asked, 0);
 }
 
+TEST_F(SentTest, LookingAheadAsksNobody) {
+  Add("program", std::string(5000, 'p'), ProgramRole::kProgram);
+  Hide(session.files[0]);
+  taker->Prepare(kJob, session, {});
+  Run();
+  EXPECT_TRUE(Has(Outcome(), "its driver's node is gone"));
+  EXPECT_EQ(asked, 0);
+  // Work comes while it looks.
+  taker->Prepare(kJob, session, {});
+  taker->Prepare(kJob, session, {kGiver});
+  Send();
+  EXPECT_EQ(Outcome(), "");
+}
+
 TEST_F(SentTest, ADamagedCopyIsNotUsed) {
   Add("program", std::string(5000, 'p'), ProgramRole::kProgram);
   Send();

@@ -10,6 +10,7 @@ import errno
 import os
 import re
 import shutil
+import signal
 import struct
 import subprocess
 from pathlib import Path
@@ -285,6 +286,24 @@ def test_a_full_disk_is_told(machines):
         r"error .*travels \(build [0-9a-f]{12}, \d+ kB\) is not there, and a copy cannot be kept: ", said
     ), said
     assert "has no room for it" in said, said
+
+
+def test_a_detached_actor_lives_on_without_its_driver(machines):
+    machines.start("there")
+
+    def process(mode: str) -> int:
+        said = machines.run(mode)
+        assert said.startswith("process "), said
+        return int(said.split()[1])
+
+    first = process("leave")
+    assert os.readlink(f"/proc/{first}/exe").startswith(str(machines.cache))
+    assert process("visit") == first
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: not os.path.exists(f"/proc/{first}"), what="it has ended")
+    again = process("visit")
+    assert again != first
+    assert os.readlink(f"/proc/{again}/exe").startswith(str(machines.cache))
 
 
 def test_a_driver_that_goes_meanwhile_does_no_harm(machines):

@@ -1,5 +1,6 @@
-// usage: travels ADDRESS RESOURCE [wait]
-// A driver that runs a task and an actor where the resource is, and says what they said.
+// usage: travels ADDRESS RESOURCE [wait|leave|visit]
+// A driver that runs a task and an actor where the resource is, and says what they said: after a line on its input if
+// it is to wait. It may also leave a detached actor there, or visit that one.
 #include <weft/weft.h>
 
 #include <chrono>
@@ -25,6 +26,7 @@ Report report(int things) { return {WEFT_TEST_VERSION, weigh(things), ::getppid(
 struct Counter {
   int count = 0;
   int add(int more) { return count += weigh(more); }
+  int process() { return ::getpid(); }
 };
 
 }  // namespace
@@ -32,12 +34,23 @@ struct Counter {
 int main(int argc, char** argv) {
   const std::string address = argc > 1 ? argv[1] : "", resource = argc > 2 ? argv[2] : "";
   auto session = weft::init({.address = address, .log_to_driver = false});
-  if (argc > 3) {
+  const std::string mode = argc > 3 ? argv[3] : "";
+  if (mode == "wait") {
     std::puts("ready");
     std::fflush(stdout);
     if (std::getchar() == EOF) return 3;
   }
   try {
+    if (mode == "leave" || mode == "visit") {
+      auto actor = mode == "visit" ? weft::get_actor<Counter>("traveller")
+                                   : weft::actor<Counter>.with({.num_cpus = 0,
+                                                                .resources = {{resource, 0.1}},
+                                                                .max_restarts = 3,
+                                                                .name = "traveller",
+                                                                .detached = true})();
+      std::printf("process %d\n", weft::get(actor.call<&Counter::process>(), std::chrono::seconds(40)));
+      return 0;
+    }
     auto there = weft::remote<report>.with({.num_cpus = 0, .resources = {{resource, 0.1}}});
     const Report said = weft::get(there(2), std::chrono::seconds(40));
     std::printf("version %d weight %d daemon %d\n", said.version, said.weight, said.daemon);
