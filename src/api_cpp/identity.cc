@@ -56,7 +56,8 @@ std::string HashOfFile(const char* path) {
   return "file:" + state;
 }
 
-std::string BuildId(const dl_phdr_info& info) {
+// The bytes of the build id; empty if it has none.
+std::string BuildIdIn(const dl_phdr_info& info) {
   for (int i = 0; i < info.dlpi_phnum; ++i) {
     const auto& header = info.dlpi_phdr[i];
     if (header.p_type != PT_NOTE) continue;
@@ -70,11 +71,16 @@ std::string BuildId(const dl_phdr_info& info) {
       const char* next = content + (note.n_descsz + 3) / 4 * 4;
       if (next > end || next < at) break;
       if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && std::memcmp(name, "GNU", 4) == 0) {
-        return "build:" + std::string(content, note.n_descsz);
+        return std::string(content, note.n_descsz);
       }
       at = next;
     }
   }
+  return "";
+}
+
+std::string BuildId(const dl_phdr_info& info) {
+  if (std::string id = BuildIdIn(info); !id.empty()) return "build:" + id;
   bool executable = info.dlpi_name == nullptr || info.dlpi_name[0] == '\0';
   return HashOfFile(executable ? "/proc/self/exe" : info.dlpi_name);
 }
@@ -136,6 +142,19 @@ std::string BuildOf(const void* place) {
     text += digits;
   }
   return text;
+}
+
+std::vector<LoadedModule> LoadedLibraries() {
+  std::vector<LoadedModule> found;
+  auto visit = [](dl_phdr_info* info, size_t, void* list) {
+    // The executable has no name, and what the kernel provides no path.
+    if (info->dlpi_name != nullptr && info->dlpi_name[0] == '/') {
+      static_cast<std::vector<LoadedModule>*>(list)->push_back({info->dlpi_name, BuildIdIn(*info)});
+    }
+    return 0;
+  };
+  dl_iterate_phdr(visit, &found);
+  return found;
 }
 
 core::FunctionKey KeyOf(const FunctionRecord& function) {

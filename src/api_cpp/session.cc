@@ -17,6 +17,7 @@
 
 #include "api_cpp/cpp_runner.h"
 #include "api_cpp/event_thread.h"
+#include "api_cpp/program_listing.h"
 #include "api_cpp/stack.h"
 #include "api_cpp/state.h"
 #include "base/clock.h"
@@ -273,6 +274,8 @@ uint32_t OpenSession(const InitOptions& options) {
   session.open.python_workers = 0;
   session.open.worker_command =
       options.libraries.empty() ? OwnCommand(executable) : WorkerOf(options, session.daemon_path);
+  // On other nodes the program may be missing, or another one.
+  if (!session.address.empty()) session.open.files = ListProgramFiles(session.open.worker_command, options.libraries);
   // Started when Python is first called, if ever.
   const char* python = std::getenv("WEFT_PYTHON");
   session.open.guest_command = {!options.python.empty() ? options.python

@@ -394,6 +394,7 @@ int Start(const Arguments& arguments) {
     return 1;
   }
   options.token = *token;
+  options.program_folder = Absolute(HomeFolder()) + "/.weft/programs";
 
   auto folder = log_descriptor ? Result<std::string>("") : LogFolder();
   auto parent = arguments.Has("--end-with-parent") ? Parent() : Result<UniqueFd>(UniqueFd());

@@ -20,8 +20,9 @@ struct LastingNodeOptions {
   uint16_t port = 0;         // of the head; 0: any
   std::string head_address;  // of a node that joins: "host:port"
   std::string token;
-  TlsSettings tls;  // none: links are plain
-  int parent = -1;  // pidfd of a process that the node ends with; -1: none
+  TlsSettings tls;             // none: links are plain
+  std::string program_folder;  // where copies of drivers' programs are kept (ProgramCache); empty: nowhere
+  int parent = -1;             // pidfd of a process that the node ends with; -1: none
 
   // Of a head: where the control state lies. Empty: nowhere, it ends with this process.
   std::string state_folder;

@@ -147,6 +147,10 @@ int NodeDaemon::Run() {
       exchange_->Tick(NowNs());
       Settle();
     }
+    if (programs_ && !ended_) {
+      programs_->Tick(NowNs());
+      Settle();
+    }
     if (!redials_.empty() && !ended_) DialAgain(now);
     AnswerWithoutHead(now);
     TellHead();
@@ -174,6 +178,7 @@ int64_t NodeDaemon::NextDeadline() const {
   }
   if (cluster_) next = std::min(next, cluster_->NextDeadline());
   if (exchange_) next = std::min(next, exchange_->NextDeadline());
+  if (programs_) next = std::min(next, programs_->NextDeadline());
   for (const auto& [pair, redial] : redials_) next = std::min(next, redial.at_ns);
   if (!asked_nodes_.empty()) next = std::min(next, asked_nodes_.begin()->second.until_ns);
   if (scheduler_) {
@@ -561,6 +566,7 @@ void NodeDaemon::EndJob(ProcessId driver, int exit_code) {
 
 void NodeDaemon::EndProcessesOf(Job& job) {
   job.ending = true;
+  ForgetProgram(job.driver);
   // The zygote first, so that it forks no more.
   if (job.zygote) ::kill(job.zygote->pid(), SIGKILL);
   for (auto& [id, worker] : processes_) {
@@ -797,7 +803,7 @@ void NodeDaemon::RereadBlockedFlags() {
 
 void NodeDaemon::Perform(const StartWorker& action) {
   Job* job = FindJob(action.kind.job);
-  if (job == nullptr || job->ending || job->leaving_until_ns != 0) return;
+  if (job == nullptr || job->ending || job->leaving_until_ns != 0 || AwaitsProgram(*job, action)) return;
   if (Status status = Launch(action.worker, action.kind); !status.ok()) {
     job->PoolOf(action.kind.guest)->WorkerEnded(action.worker, status.error().message, NowNs(), pool_actions_);
   }

@@ -33,9 +33,11 @@
 #include "node/lasting_node.h"
 #include "node/object_exchange.h"
 #include "node/observers.h"
+#include "node/program_files.h"
 #include "node/worker_pool.h"
 #include "object_store/memory_budget.h"
 #include "object_store/segment_keeper.h"
+#include "os/child_process.h"
 #include "os/event_loop.h"
 #include "scheduling/local_scheduler.h"
 #include "transport/doorbell.h"
@@ -44,7 +46,7 @@
 
 namespace weft::core {
 
-class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
+class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private ProgramFiles::Host {
  public:
   // `driver` is the socket to the driver. The calling process must have one thread.
   static Result<std::unique_ptr<NodeDaemon>> Create(UniqueFd driver);
@@ -312,6 +314,20 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   void HandleNode(NodeNumber from, DetachedTold& message);
   void Construct(const ConstructActor& message);
 
+  // ---- programs of other nodes (node_daemon_programs.cc)
+  void SendToNode(NodeNumber node, const NodeMessage& message) override;
+  std::string NameOf(NodeNumber node) const override;
+  void ProgramSettled(ProcessId job, const std::string& why_not) override;
+  void HandleNode(NodeNumber from, ProgramPieceWanted& message);
+  void HandleNode(NodeNumber from, ProgramPiece& message);
+  void HandleNode(NodeNumber from, ProgramDenied& message);
+  // True if the worker is started later, when the files that it is made of are here.
+  bool AwaitsProgram(const Job& job, const StartWorker& action);
+  // True if workers are started ahead only if the files turn out to be here: nothing is sent before it is needed.
+  bool LooksForProgram(const Job& job);
+  void AdaptToThisNode(const Job& job, ChildProgram& program);
+  void ForgetProgram(ProcessId job);
+
   // ---- places (node_daemon_placement.cc)
   bool MayServe(const ResourceAmounts& shape) const;
   std::string OwnNodeId() const;
@@ -458,6 +474,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   bool load_told_ = false;
   std::unique_ptr<Cluster> cluster_;
   std::unique_ptr<ObjectExchange> exchange_;
+  std::unique_ptr<ProgramFiles> programs_;
+  std::map<ProcessId, std::vector<StartWorker>> awaiting_program_;  // by job
 
   std::unique_ptr<Observers> observers_;
   struct AskedNodes {

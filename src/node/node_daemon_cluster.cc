@@ -71,6 +71,11 @@ void NodeDaemon::Open() {
   SetUp(options_.resources, options_.object_store_bytes);
   exchange_ = std::make_unique<ObjectExchange>(*cluster_, *budget_, budget_actions_, segments_,
                                                static_cast<ObjectExchange::Host&>(*this));
+  if (!options_.program_folder.empty()) {
+    programs_ = std::make_unique<ProgramFiles>(static_cast<ProgramFiles::Host&>(*this),
+                                               ProgramCache(options_.program_folder, {}),
+                                               ProgramFiles::Machine::OfThisProcess(), cluster_->self());
+  }
   auto fail = [&](const Error& error) {
     if (auto started = std::exchange(started_, nullptr)) started(error);
     EndSession(1);
@@ -142,7 +147,7 @@ void NodeDaemon::HandleNode(NodeNumber, JobDescribed& message) {
   if (session == nullptr || session->worker_command.empty()) return;
   Job& job = OpenJob(message.driver, std::move(*session));
   if (message.output_to) job.output_to = message.output_to;
-  if (NodeOf(message.driver) != kClusterNode) job.pool->SessionOpened(NowNs(), pool_actions_);
+  if (NodeOf(message.driver) != kClusterNode && !LooksForProgram(job)) job.pool->SessionOpened(NowNs(), pool_actions_);
 }
 
 Job* NodeDaemon::EnsureJob(ProcessId driver) {
@@ -351,6 +356,7 @@ void NodeDaemon::NodeIsGone(NodeNumber node, const std::string& why) {
   for (ProcessId id : lost) RemoteProcessDied(id, 0, how);
   ToldOrGone(node);
   exchange_->NodeIsGone(node);
+  if (programs_) programs_->NodeIsGone(node);
   Settle();
 }
 
@@ -385,6 +391,7 @@ void NodeDaemon::ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes
 
 void NodeDaemon::LinkBroken(NodeNumber node) {
   if (exchange_) exchange_->LinkBroken(node);
+  if (programs_) programs_->LinkBroken(node);
 }
 
 // ---- channels -----------------------------------------------------------------------------------------------------

@@ -63,6 +63,7 @@ Status NodeDaemon::Launch(ProcessId worker, const WorkerKind& kind) {
     std::erase_if(program.environment, [](const std::string& entry) { return entry.starts_with("WEFT_WORKER_FD="); });
     program.environment.push_back("WEFT_WORKER_FD=3");
     program.working_directory = job.session.working_directory;
+    AdaptToThisNode(job, program);
     program.descriptors = {{theirs->get(), 3}, {outputs[0]->get(), 1}, {outputs[1]->get(), 2}};
     program.new_process_group = true;
     program.die_with_parent = true;

@@ -36,6 +36,11 @@ struct FieldWriter {
   void One(const T& value) {
     out.Fixed(value);
   }
+  template <class T>  // a struct that has its own Fields
+    requires(std::is_class_v<T> && !std::is_trivially_copyable_v<T>)
+  void One(const T& value) {
+    Fields(*this, const_cast<T&>(value));
+  }
 };
 
 struct FieldReader {
@@ -62,6 +67,11 @@ struct FieldReader {
     requires std::is_trivially_copyable_v<T>
   void One(T& value) {
     value = in.Fixed<T>();
+  }
+  template <class T>  // a struct that has its own Fields
+    requires(std::is_class_v<T> && !std::is_trivially_copyable_v<T>)
+  void One(T& value) {
+    Fields(*this, value);
   }
 };
 

@@ -6,9 +6,13 @@ namespace weft::core {
 
 // Each message lists its fields once, for both directions.
 template <class V>
+void Fields(V& v, ProgramFile& m) {
+  v(m.role, m.bits, m.machine, m.fixed_paths, m.glibc, m.size, m.path, m.identity, m.interpreter, m.name);
+}
+template <class V>
 void Fields(V& v, OpenSession& m) {
   v(m.protocol, m.pid, m.resources, m.object_store_bytes, m.python_workers, m.worker_command, m.guest_command,
-    m.environment, m.working_directory, m.forward_output);
+    m.environment, m.working_directory, m.forward_output, m.files);
 }
 template <class V>
 void Fields(V& v, WorkerReady& m) {

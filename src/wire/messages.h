@@ -30,6 +30,25 @@ enum class Role : uint8_t { kDriver = 1, kWorker = 2 };
 
 // ---- from a process to its daemon -------------------------------------------------------------------------------
 
+// A file that workers are made of: on nodes that do not have it, they are started from a copy.
+enum class ProgramRole : uint8_t {
+  kProgram = 1,      // the first of worker_command
+  kTaskLibrary = 2,  // named in worker_command, and loaded by the program
+  kLibrary = 3,      // found by the dynamic loader
+};
+struct ProgramFile {
+  uint8_t role = 0;         // ProgramRole
+  uint8_t bits = 0;         // 32 or 64
+  uint16_t machine = 0;     // the ELF number of it; 0: not known
+  uint8_t fixed_paths = 0;  // ElfFile::fixed_paths
+  uint32_t glibc = 0;       // the version that it needs (os/elf.h)
+  uint64_t size = 0;
+  std::string path;         // on the driver's node
+  std::string identity;     // BuildIdentity, or "sha256:..."
+  std::string interpreter;  // that must be there to run it
+  std::string name;         // of a library: what the loader looks for
+};
+
 // The driver's first message: what kind of session it wants.
 struct OpenSession {
   uint32_t protocol = kProtocolVersion;
@@ -41,7 +60,8 @@ struct OpenSession {
   std::vector<std::string> guest_command;  // starts a zygote for Python workers in a session of others; empty: none
   std::vector<std::string> environment;    // NAME=VALUE, complete
   std::string working_directory;
-  uint8_t forward_output = 1;  // send the workers' output to the driver
+  uint8_t forward_output = 1;      // send the workers' output to the driver
+  std::vector<ProgramFile> files;  // of a C++ driver in a cluster: what worker_command needs beside the system's own
 };
 struct WorkerReady {  // a worker's first message
   uint32_t protocol = kProtocolVersion;

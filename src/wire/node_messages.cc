@@ -176,6 +176,19 @@ void Fields(V& v, NodesTold& m) {
   v(m.request, m.nodes);
 }
 
+template <class V>
+void Fields(V& v, ProgramPieceWanted& m) {
+  v(m.request, m.job, m.identity, m.offset);
+}
+template <class V>
+void Fields(V& v, ProgramPiece& m) {
+  v(m.request, m.offset, m.checksum, m.bytes);
+}
+template <class V>
+void Fields(V& v, ProgramDenied& m) {
+  v(m.request, m.why);
+}
+
 std::string EncodeHello(const NodeHello& hello) {
   ByteWriter out;
   FieldWriter writer{out};

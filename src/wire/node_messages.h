@@ -15,7 +15,10 @@
 
 namespace weft::core {
 
-inline constexpr uint32_t kNodeProtocolVersion = 3;
+inline constexpr uint32_t kNodeProtocolVersion = 4;
+
+// Of a file: small beside what a link lets through at once, large beside a round trip.
+inline constexpr size_t kProgramPieceBytes = 1 << 20;
 
 // What belongs to no process but to the cluster itself, wherever its head is. It owns the detached actors, and a job
 // that lasts beyond its driver has a number as if it were a process of this node.
@@ -270,13 +273,32 @@ struct NodesTold {
   std::vector<std::string> nodes;  // encoded NodeListed
 };
 
+// ---- the files that workers of a C++ driver are made of (OpenSession::files)
+struct ProgramPieceWanted {  // to a node that may have it: the piece from this offset on
+  uint64_t request = 0;
+  ProcessId job;
+  std::string identity;
+  uint64_t offset = 0;
+};
+struct ProgramPiece {  // at most kProgramPieceBytes
+  uint64_t request = 0;
+  uint64_t offset = 0;
+  uint64_t checksum = 0;  // transfer/checksum.h
+  std::string bytes;
+};
+struct ProgramDenied {
+  uint64_t request = 0;
+  std::string why;
+};
+
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
                  NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
                  ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, SourcesWanted, SourcesTold,
                  CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
                  ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
-                 NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold>;
+                 NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold,
+                 ProgramPieceWanted, ProgramPiece, ProgramDenied>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);
