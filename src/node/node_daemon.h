@@ -220,7 +220,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   void ClusterJoined(NodeNumber self) override;
   void ClusterRefused(const std::string& why) override;
   void ClusterAwaited() override;
-  void HeadForgot(bool is_new) override;
+  void HeadForgot() override;
   void ClusterLeft(const std::string& why) override;
   void NodeMessageCame(NodeNumber from, NodeMessage& message) override;
   void NodeIsGone(NodeNumber node, const std::string& why) override;
@@ -228,6 +228,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   uint8_t* ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) override;
   void ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) override;
   void LinkBroken(NodeNumber node) override;
+  void NodeHasRoom(NodeNumber node) override;
+  void SendFor(Process& process, NodeNumber node, const NodeMessage& message);
   void TellProcess(ProcessId process, const Message& message) override;
   void FreeNow(const std::vector<Location>& locations) override;
   void HandleNode(NodeNumber from, JobDescribed& message);
@@ -340,6 +342,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
   std::vector<NodeListed> OwnNodes() const;
   void AskHeadForNodes(uint64_t observer, const Observe& question);
   void AnswerWithoutHead(int64_t now_ns);
+  void RememberQuestion(const Process& process, const Message& message, const std::string& encoded);
+  void AskAnew();
 
   int64_t NextDeadline() const;
   Process* Find(ProcessId id);
@@ -466,6 +470,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host {
     int64_t until_ns = 0;
   };
   std::map<uint64_t, AskedNodes> asked_nodes_;  // observers for whom the head was asked, by request
+  std::map<std::pair<ProcessId, uint64_t>, std::string> asked_head_;  // processes, and their questions, by request
   uint64_t next_nodes_request_ = 1;
   std::deque<DeadProcess> dead_;  // the latest ones
   bool keep_events_ = true;
