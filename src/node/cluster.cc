@@ -17,7 +17,8 @@ namespace {
 
 // A link over which nothing is heard for so long has ended; well within a node's lease.
 constexpr int64_t kIdleNs = 5'000'000'000;
-// Pauses between attempts to reach the head.
+// Pauses between attempts to reach the head; the first comes soon, as most links that end do so by mishap.
+constexpr int64_t kDialSoonNs = 10'000'000;
 constexpr int64_t kDialAgainNs = 100'000'000;
 
 // How long a node that starts may take to become a member.
@@ -25,6 +26,12 @@ constexpr int64_t kJoinNs = 15'000'000'000;
 
 // Nodes that have gone and are still told of.
 constexpr size_t kMostGone = 100;
+// Those that can be described to who asks for something of theirs.
+constexpr size_t kMostGoneInWords = 1'000;
+
+// Who waits because too much was sent to a node goes on when no more than this is left.
+constexpr uint64_t kRoomBytes = 32 << 20;
+
 // So many nodes start workers for a program when it begins; on the others it is when they are first needed.
 constexpr size_t kMostPrestarts = 16;
 
@@ -49,13 +56,9 @@ class Cluster::Peer final : public Link::Handler {
       cluster_.lease_->Handle(HeadLinked{NowNs()}, actions);
       cluster_.Perform(actions);
     }
-    for (auto& queued : std::exchange(waiting, {})) {
-      if (queued.keeper) {
-        SendChunk(queued.bytes, queued.payload, std::move(queued.keeper));
-      } else {
-        Send(queued.bytes);
-      }
-    }
+    // Between the head and its members the link for joining has the flow.
+    if (!to_head && node != cluster_.head_) cluster_.OpenFlow(*this, node, true, false);
+    for (auto& queued : std::exchange(waiting, {})) SendChunk(queued.bytes, queued.payload, std::move(queued.keeper));
   }
   void LinkMessage(Link&, std::string_view bytes) override { cluster_.Received(*this, bytes); }
   uint8_t* LinkChunkBegan(Link&, std::string_view header, size_t bytes) override {
@@ -73,25 +76,27 @@ class Cluster::Peer final : public Link::Handler {
     std::memcpy(&head, header.data(), sizeof head);
     cluster_.host_.ChunkEnded(Other(), head, chunk_bytes_);
   }
+  void LinkDrained(Link&) override {
+    if (flow_with && cluster_.flows_.contains(flow_with)) cluster_.FeedFlow(flow_with, FlowLinkDrained{number});
+  }
   void LinkClosed(Link&, const Error& why) override { cluster_.Lost(*this, why); }
+  // What belongs to this link: not numbered, and lost with it.
   void Send(std::string_view bytes) {
-    if (!ready) {
-      waiting.push_back({std::string(bytes), {}, nullptr});
-      return;
-    }
     // A queue of 64 MB that nobody reads: the peer is as good as gone, and its beats will say so.
+    if (!ready) return;
     [[maybe_unused]] auto outcome = link->Send(bytes);
   }
   void SendChunk(std::string_view header, std::span<const uint8_t> payload, std::shared_ptr<const void> keeper) {
+    sends_chunks = true;
     if (!ready) {
       waiting.push_back({std::string(header), payload, std::move(keeper)});
-      return;
+    } else if (link->SendChunk(header, payload, std::move(keeper)) != Link::SendOutcome::kSent) {
+      cluster_.Send(Other(), ChunksCut{});
     }
-    [[maybe_unused]] auto outcome = link->SendChunk(header, payload, std::move(keeper));
   }
   NodeNumber Other() const { return to_head ? cluster_.head_ : node; }
 
-  struct Waiting {  // a message, or a chunk with its header
+  struct Waiting {  // a chunk with its header
     std::string bytes;
     std::span<const uint8_t> payload;
     std::shared_ptr<const void> keeper;
@@ -103,7 +108,10 @@ class Cluster::Peer final : public Link::Handler {
   std::unique_ptr<Link> link;
   bool ready = false;
   bool to_head = false;
-  bool joining = false;         // on the head: of a node that is or wants to be a member
+  bool joining = false;   // on the head: of a node that is or wants to be a member
+  bool accepted = false;  // another node's for what it sends
+  NodeNumber flow_with;   // whose messages go over it; 0: none
+  bool sends_chunks = false;
   std::deque<Waiting> waiting;  // until it is ready
   uint64_t chunk_request = 0;   // of the chunk that is being received; 0: none
 
@@ -243,11 +251,14 @@ void Cluster::LinkAccepted(std::unique_ptr<Link> link, std::string_view bytes) {
       // Before it is a member itself, a head has nobody who would listen to what a node tells anew.
       if (joining && (!is_head() || !Knows(self_))) return;
       auto peer = std::make_unique<Peer>(*this, next_peer_++, hello.node);
+      if (!joining && (!hello.node || gone_.contains(hello.node))) return;
       peer->ready = true;
       peer->joining = joining;
+      peer->accepted = !joining;
       link->set_handler(*peer);
       peer->link = std::move(link);
-      peers_[peer->number] = std::move(peer);
+      Peer& accepted = *(peers_[peer->number] = std::move(peer));
+      if (!joining && nodes_.contains(accepted.node)) OpenIncoming(accepted);  // else when the head tells of it
       return;
     }
   }
@@ -266,10 +277,7 @@ void Cluster::Received(Peer& peer, std::string_view bytes) {
     peer.link->Close();
     return Lost(peer, {ErrorKind::kInvalid, "it sent what cannot be understood"});
   }
-  if (peer.to_head) {
-    if (!peer.node) peer.node = NodeNumber{};
-    return Deliver({}, message);
-  }
+  if (peer.to_head && peer.number != head_link_) return;
   if (peer.joining) {
     if (auto* joins = std::get_if<NodeJoins>(&message)) {
       JoinAsked asked{.link = peer.number,
@@ -286,22 +294,48 @@ void Cluster::Received(Peer& peer, std::string_view bytes) {
     peer.node = membership_->NodeOf(peer.number);
     if (!peer.node) return;  // no member any more
   }
-  if (!nodes_.contains(peer.node)) return;
-  Deliver(peer.node, message);
+  if (!peer.to_head && !nodes_.contains(peer.node)) return;
+  const auto* taken = std::get_if<FlowTaken>(&message);
+  if (taken != nullptr || IsInFlow(message)) {
+    auto flow = flows_.find(peer.flow_with);
+    if (flow == flows_.end()) return;  // it is gone, or its messages come over another link
+    if (taken == nullptr) {
+      if (!FeedFlow(flow->first, MessageArrived{peer.number, bytes.size(), NowNs()})) return;
+    } else {
+      FeedFlow(flow->first, TakenHeard{peer.number, taken->through});
+      if (!flow->second.awaited || flow->second.machine.kept_bytes() > kRoomBytes) return;
+      flow->second.awaited = false;
+      return host_.NodeHasRoom(flow->first);
+    }
+  }
+  Deliver(peer.to_head ? NodeNumber{} : peer.node, message);
 }
 
 void Cluster::Lost(Peer& peer, const Error& why) {
   ended_.push_back(peer.number);
-  peer.ready = false;
+  const bool was_ready = std::exchange(peer.ready, false);
   peer.waiting.clear();
-  if (self_ && Knows(peer.Other())) host_.LinkBroken(peer.Other());
   const int64_t now = NowNs();
+  const NodeNumber other = peer.Other();
+  const bool dialled = !peer.to_head && !peer.joining && !peer.accepted;
+  if (peer.flow_with && flows_.contains(peer.flow_with)) {
+    FeedFlow(peer.flow_with, FlowLinkClosed{peer.number, now});
+  } else if (dialled && !was_ready && flows_.contains(other)) {
+    FeedFlow(other, ConnectingFailed{now});
+  }
+  if (auto found = outgoing_.find(peer.node); dialled && found != outgoing_.end() && found->second == peer.number) {
+    outgoing_.erase(found);
+  }
+  if (self_ && Knows(other)) {
+    if (!dialled) host_.LinkBroken(other);
+    if (peer.sends_chunks) Send(other, ChunksCut{});
+  }
   if (peer.to_head) {
     if (head_link_ != peer.number) return;
     head_link_ = 0;
     const bool others = SplitAddresses(head_address_).size() > 1 && why.kind != ErrorKind::kInvalid;
     if (!self_ && !others) return host_.ClusterRefused(why.message);
-    if (!leaving_) dial_again_ns_ = now + kDialAgainNs;
+    if (!leaving_) dial_again_ns_ = now + (was_ready ? kDialSoonNs : kDialAgainNs);
     std::vector<LeaseAction> actions;
     lease_->Handle(HeadLinkLost{now}, actions);
     return Perform(actions);
@@ -310,9 +344,6 @@ void Cluster::Lost(Peer& peer, const Error& why) {
     std::vector<MembershipAction> actions;
     membership_->Handle(MemberLinkClosed{peer.number, why.kind == ErrorKind::kGone, now}, actions);
     return Perform(actions);
-  }
-  if (auto found = outgoing_.find(peer.node); found != outgoing_.end() && found->second == peer.number) {
-    outgoing_.erase(found);
   }
 }
 
@@ -350,12 +381,22 @@ void Cluster::Send(NodeNumber to, const NodeMessage& message) {
     // The head is a node as well: what is for the node is not for the head, even if it is of the same kind.
     return to ? host_.NodeMessageCame(self_, copy) : Deliver(self_, copy);
   }
-  if (!to) {
-    auto found = peers_.find(head_link_);
-    if (found != peers_.end()) found->second->Send(EncodeNodeMessage(message));
+  if (!IsInFlow(message)) return SendDirectly(head_link_, message);
+  const NodeNumber node = to ? to : head_;
+  if (!node || (node != head_ && !nodes_.contains(node))) return;  // gone
+  std::string bytes = EncodeNodeMessage(message);
+  if (bytes.size() > settings_.max_message_bytes) {
+    std::fprintf(stderr, "weft node: a message of %zu bytes to %s is too large and was dropped\n", bytes.size(),
+                 Describe(node).c_str());
     return;
   }
-  if (Peer* peer = PeerFor(to)) peer->Send(EncodeNodeMessage(message));
+  FlowWith(node);
+  FeedFlow(node, MessageWritten{std::move(bytes), NowNs()});
+}
+
+void Cluster::SendDirectly(uint64_t link, const NodeMessage& message) {
+  auto found = peers_.find(link);
+  if (found != peers_.end()) found->second->Send(EncodeNodeMessage(message));
 }
 
 void Cluster::SendToAll(const NodeMessage& message) {
@@ -368,7 +409,9 @@ void Cluster::SendToAll(const NodeMessage& message) {
 
 void Cluster::SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
                         std::shared_ptr<const void> keeper) {
-  if (Peer* peer = PeerFor(to)) peer->SendChunk(HeaderBytes(head), payload, std::move(keeper));
+  Peer* peer = PeerFor(to);
+  if (peer == nullptr) return Send(to, ChunksCut{});
+  peer->SendChunk(HeaderBytes(head), payload, std::move(keeper));
 }
 
 void Cluster::DiscardChunk(NodeNumber from, uint64_t request) {
@@ -403,9 +446,96 @@ void Cluster::DialChannel(ProcessId submitter, ProcessId worker) {
   dialled_[number] = std::move(channel);
 }
 
+// ---- flows --------------------------------------------------------------------------------------------------------
+
+Cluster::Flow& Cluster::FlowWith(NodeNumber node) {
+  auto found = flows_.find(node);
+  if (found != flows_.end()) return found->second;
+  MessageFlow::Config config;
+  config.connects = !is_head() && node != head_;  // else the link for joining is all there is
+  return flows_.emplace(node, Flow{MessageFlow(config)}).first->second;
+}
+
+void Cluster::OpenFlow(Peer& peer, NodeNumber node, bool sends, bool takes) {
+  if (peer.flow_with == node) return;
+  peer.flow_with = node;
+  FlowWith(node);
+  FeedFlow(node, FlowLinkOpened{peer.number, sends, takes, NowNs()});
+}
+
+// A link of a node that is known. Older ones of the same node are over, even if we have not noticed yet: what was on
+// its way over them comes again.
+void Cluster::OpenIncoming(Peer& peer) {
+  std::vector<uint64_t> older;
+  for (const auto& [number, other] : peers_) {
+    if (other->accepted && other->ready && other->node == peer.node && number < peer.number) older.push_back(number);
+  }
+  for (uint64_t number : older) BreakLink(number, "there is a newer one");
+  if (!is_head()) OpenFlow(peer, peer.node, false, true);
+}
+
+template <class Event>
+bool Cluster::FeedFlow(NodeNumber node, Event event) {
+  std::vector<FlowAction> actions;
+  flows_.at(node).machine.Handle(std::move(event), actions);
+  bool take = false;
+  for (const FlowAction& action : actions) {
+    if (const auto* pass = std::get_if<PassMessages>(&action)) {
+      PassMessagesTo(node, pass->link);
+    } else if (std::holds_alternative<TakeMessage>(action)) {
+      take = true;
+    } else if (const auto* say = std::get_if<SayTaken>(&action)) {
+      SendDirectly(say->link, FlowTaken{say->through});
+    } else if (std::holds_alternative<ConnectFlow>(action)) {
+      if (PeerFor(node) == nullptr) FeedFlow(node, ConnectingFailed{NowNs()});
+    } else if (const auto* end = std::get_if<BreakFlowLink>(&action)) {
+      BreakLink(end->link, end->why);
+    }
+  }
+  return take;
+}
+
+void Cluster::PassMessagesTo(NodeNumber node, uint64_t number) {
+  auto found = peers_.find(number);
+  if (found == peers_.end()) return;
+  Link& link = *found->second->link;
+  MessageFlow& flow = flows_.at(node).machine;
+  std::vector<FlowAction> none;
+  // Several after a reconnection, in as few system calls as may be.
+  const bool several = flow.waiting_messages() > 1;
+  if (several) link.Cork(true);
+  while (const std::string* next = flow.Next()) {
+    if (link.Send(*next) == Link::SendOutcome::kSent) {
+      flow.Handle(MessagePassed{}, none);
+    } else {
+      flow.Handle(FlowLinkFull{}, none);  // or it is about to end, which will be told
+    }
+  }
+  if (several) link.Cork(false);
+}
+
+void Cluster::BreakLink(uint64_t number, const std::string& why) {
+  auto found = peers_.find(number);
+  if (found == peers_.end()) return;
+  found->second->link->Close();
+  Lost(*found->second, {ErrorKind::kInvalid, "the link was ended by us: " + why});
+}
+
+bool Cluster::Crowded(NodeNumber node) {
+  auto found = flows_.find(node);
+  if (found == flows_.end() || !found->second.machine.crowded()) return false;
+  return found->second.awaited = true;
+}
+
+uint64_t Cluster::KeptBytes(NodeNumber node) const {
+  auto found = flows_.find(node);
+  return found == flows_.end() ? 0 : found->second.machine.kept_bytes();
+}
+
 // ---- messages -----------------------------------------------------------------------------------------------------
 
 void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
+  if (std::holds_alternative<ChunksCut>(message)) return host_.LinkBroken(from ? from : head_);
   if (is_head()) {
     if (std::holds_alternative<NodeBeat>(message) || std::holds_alternative<NodeLoad>(message) ||
         std::holds_alternative<WishSent>(message) || std::holds_alternative<JobDescribed>(message) ||
@@ -422,10 +552,11 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
                      actions);
       self_ = accepted->node;
       head_ = accepted->head;
+      if (auto found = peers_.find(head_link_); found != peers_.end()) OpenFlow(*found->second, head_, true, true);
       if (first) {
         host_.ClusterJoined(self_);
-      } else {
-        host_.HeadForgot(is_new);
+      } else if (is_new) {
+        host_.HeadForgot();
       }
       return Perform(actions);
     }
@@ -442,6 +573,15 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
     }
     if (auto* appeared = std::get_if<NodeAppeared>(&message)) {
       nodes_[appeared->node] = {appeared->name, appeared->address, appeared->resources, appeared->labels};
+      std::vector<Peer*> early;
+      for (const auto& [number, peer] : peers_) {
+        if (peer->accepted && peer->ready && peer->node == appeared->node && !peer->flow_with) {
+          early.push_back(peer.get());
+        }
+      }
+      for (Peer* peer : early) {
+        if (peer->ready) OpenIncoming(*peer);
+      }
       return;
     }
     if (auto* vanished = std::get_if<NodeVanished>(&message)) return Vanish(vanished->node, vanished->why);
@@ -471,6 +611,7 @@ void Cluster::Vanish(NodeNumber node, const std::string& why) {
   auto known = nodes_.find(node);
   if (known == nodes_.end()) return;
   gone_[node] = Describe(node) + ", which is no longer in the cluster (" + why + ")";
+  if (gone_.size() > kMostGoneInWords) gone_.erase(gone_.begin());
   const std::string described = "node " + std::to_string(node.value) + ", " + known->second.name + ": " + why;
   nodes_.erase(known);
   if (auto found = outgoing_.find(node); found != outgoing_.end()) {
@@ -478,6 +619,13 @@ void Cluster::Vanish(NodeNumber node, const std::string& why) {
     ended_.push_back(found->second);
     outgoing_.erase(found);
   }
+  for (const auto& [number, peer] : peers_) {
+    if (!peer->accepted || peer->node != node) continue;
+    peer->ready = false;
+    peer->link->Close();
+    ended_.push_back(number);
+  }
+  flows_.erase(node);
   told_jobs_.erase(node);
   host_.NodeIsGone(node, described);
 }
@@ -619,6 +767,7 @@ void Cluster::Welcome(Peer& peer, NodeNumber node) {
     listed.nodes.push_back(other_node);
   }
   peer.Send(EncodeNodeMessage(listed));
+  OpenFlow(peer, node, true, true);
 }
 
 void Cluster::Accepted(NodeNumber node) {
@@ -640,19 +789,9 @@ void Cluster::Accepted(NodeNumber node) {
       if (peer->joining && peer->node && peer->node != node) peer->Send(EncodeNodeMessage(news));
     }
   }
+  // One that was here before goes on where its link was lost.
   if (here_.insert(node).second) {
     scheduler_->Handle(NodeJoined{node, description.resources, description.resources, {}, description.labels}, decided);
-  } else {
-    // It tells everything anew, in case something was lost with the link.
-    for (auto wish = wishes_.begin(); wish != wishes_.end();) {
-      if (NodeNumber{static_cast<uint32_t>(wish->first >> 40)} != node) {
-        ++wish;
-        continue;
-      }
-      scheduler_->Handle(WishWithdrawn{{node, wish->second.wish}}, decided);
-      wish = wishes_.erase(wish);
-    }
-    told_jobs_.erase(node);
   }
   Perform(decided);
 }
@@ -743,6 +882,7 @@ int64_t Cluster::NextDeadline() const {
   if (membership_) next = std::min(next, membership_->next_wakeup_ns());
   if (ledger_) next = std::min(next, ledger_->NextDeadline());
   if (lease_) next = std::min(next, lease_->next_wakeup_ns());
+  for (const auto& [node, flow] : flows_) next = std::min(next, flow.machine.next_wakeup_ns());
   return next;
 }
 
@@ -777,6 +917,11 @@ void Cluster::Tick(int64_t now_ns) {
   for (const auto& [number, peer] : peers_) links.push_back(peer->link.get());
   for (const auto& [number, channel] : dialled_) links.push_back(channel->link.get());
   for (Link* link : links) link->Tick(now_ns);
+  std::vector<NodeNumber> due;
+  for (const auto& [node, flow] : flows_) {
+    if (flow.machine.next_wakeup_ns() <= now_ns) due.push_back(node);
+  }
+  for (NodeNumber node : due) FeedFlow(node, FlowTicked{now_ns});
   Bury();
 }
 

@@ -2,10 +2,12 @@
 // decide for all (Membership, GlobalScheduler), written through to the control store (HeadLedger).
 //
 // Owned by the NodeDaemon of a lasting node, on its loop thread. Knows nodes and connections; what concerns processes,
-// leases and objects is the NodeDaemon's business (Cluster::Host). Messages to one node arrive in the order in which
-// they were sent, as long as the link lasts; a node whose link is lost is left to the head's judgement.
+// leases and objects is the NodeDaemon's business (Cluster::Host). Messages to one node arrive once and in the order in
+// which they were sent, whatever happens to links, as long as both nodes live (MessageFlow); who lives is the head's
+// judgement. Not so those of membership, which belong to a link, and chunks of objects, which are asked for again.
 //
 // Each node dials its own link for what it sends to another node; only the link to the head carries both directions.
+// Chunks that a node sends to the head's node have a link of their own, so that beats do not wait behind them.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +30,7 @@
 #include "scheduling/global_scheduler.h"
 #include "transport/link.h"
 #include "transport/link_listener.h"
+#include "transport/message_flow.h"
 #include "wire/node_messages.h"
 
 namespace weft::core {
@@ -41,8 +44,8 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
     virtual void ClusterRefused(const std::string& why) = 0;
     // A head that waits for the end of another.
     virtual void ClusterAwaited() = 0;
-    // The head knows nothing of what it was told before: it is a new one, or the link to it was lost for a while.
-    virtual void HeadForgot(bool is_new) = 0;
+    // There is a new head, which knows nothing of what the former was told, and has no answers to what that was asked.
+    virtual void HeadForgot() = 0;
     // This node is no longer a member, or cannot know that it is: everything that runs here must end.
     virtual void ClusterLeft(const std::string& why) = 0;
     virtual void NodeMessageCame(NodeNumber from, NodeMessage& message) = 0;
@@ -53,8 +56,10 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
     // Where the payload of a chunk goes, and that it is there; see Link::Handler.
     virtual uint8_t* ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
     virtual void ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
-    // A link with the node has ended, and what was on its way with it. The node may be well.
+    // Chunks of this node that were on their way may be lost. The node may be well.
     virtual void LinkBroken(NodeNumber node) = 0;
+    // What was sent to it has been taken, after Crowded had been said of it.
+    virtual void NodeHasRoom(NodeNumber node) = 0;
 
    protected:
     ~Host() = default;
@@ -83,10 +88,14 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   // All nodes, and the latest that have gone. Only the head knows what is available on them, and who has gone.
   std::vector<NodeListed> List() const;
 
-  // To another node, or to the head (0). What cannot be sent is lost: the head will declare the node dead.
+  // To another node, or to the head (0). Arrives if that node lives long enough.
   void Send(NodeNumber to, const NodeMessage& message);
   void SendToHead(const NodeMessage& message) { Send({}, message); }
   void SendToAll(const NodeMessage& message);
+  // Whoever sends more to it should be made to wait; NodeHasRoom follows, or NodeIsGone.
+  bool Crowded(NodeNumber node);
+  // What was sent and not yet taken.
+  uint64_t KeptBytes(NodeNumber node) const;
   void SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
                  std::shared_ptr<const void> keeper);
   // The chunk that is being received in answer to this request has no place any more (Link::DiscardChunk).
@@ -117,6 +126,10 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
  private:
   class Peer;     // a link and what it is for
   class Dialled;  // one that becomes a channel
+  struct Flow {
+    MessageFlow machine;
+    bool awaited = false;  // it was crowded, and somebody waits
+  };
 
   Cluster(EventLoop& loop, const LastingNodeOptions& options, Host& host);
   void LinkAccepted(std::unique_ptr<Link> link, std::string_view hello) override;
@@ -139,6 +152,14 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   void Dead(const DeclareDead& news);
   void Vanish(NodeNumber node, const std::string& why);
   Peer* PeerFor(NodeNumber node);
+  void SendDirectly(uint64_t link, const NodeMessage& message);
+  Flow& FlowWith(NodeNumber node);
+  void OpenFlow(Peer& peer, NodeNumber node, bool sends, bool takes);
+  void OpenIncoming(Peer& peer);
+  template <class Event>
+  bool FeedFlow(NodeNumber node, Event event);  // true: TakeMessage
+  void PassMessagesTo(NodeNumber node, uint64_t link);
+  void BreakLink(uint64_t link, const std::string& why);
   void Bury();
   NodeListed ListedAs(NodeNumber node, const OtherNode& known) const;
 
@@ -153,7 +174,8 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   NodeNumber self_;
   NodeNumber head_;  // on a node that has joined
   std::map<NodeNumber, OtherNode> nodes_;
-  std::map<NodeNumber, std::string> gone_;  // in words
+  std::map<NodeNumber, std::string> gone_;  // in words; those of the highest numbers
+  std::map<NodeNumber, Flow> flows_;
 
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by number
   uint64_t next_peer_ = 1;

@@ -450,7 +450,7 @@ void NodeDaemon::Handle(Process& process, RouteTo& message) {
   }
   if (IsElsewhere(message.to) && cluster_->Knows(NodeOf(message.to)) && !deaths_.contains(message.to)) {
     remote_peers_.insert(message.to);
-    return cluster_->Send(NodeOf(message.to), RoutedAcross{process.id, message.to, std::move(message.payload)});
+    return SendFor(process, NodeOf(message.to), RoutedAcross{process.id, message.to, std::move(message.payload)});
   }
   auto* target = Find(message.to);
   if (target == nullptr || target->stage != Process::Stage::kReady) {
@@ -473,7 +473,8 @@ void NodeDaemon::FreeHere(const std::vector<Location>& all, Process* sender) {
     ProcessId writer{segment.value};  // a segment has its writer's number
     if (IsElsewhere(writer)) {
       if (sender != nullptr) {
-        cluster_->Send(NodeOf(writer), FromProcess{sender->id, sender->job, Encode(FreeObjects{std::move(locations)})});
+        SendFor(*sender, NodeOf(writer),
+                FromProcess{sender->id, sender->job, Encode(FreeObjects{std::move(locations)})});
       }
       continue;
     }
@@ -860,8 +861,9 @@ void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string tex
 void NodeDaemon::PauseOrResumeOutput() {
   for (auto& [id, job] : jobs_) {
     const Process* driver = Find(id);
-    if (driver == nullptr) continue;
-    const size_t queued = driver->stream->queued_bytes();
+    const bool elsewhere = driver == nullptr && IsElsewhere(job->output_to);
+    if (driver == nullptr && !elsewhere) continue;
+    const size_t queued = elsewhere ? cluster_->KeptBytes(NodeOf(job->output_to)) : driver->stream->queued_bytes();
     job->outputs->Pause(queued > (job->outputs->paused() ? kMaxQueuedOutputBytes / 2 : kMaxQueuedOutputBytes));
   }
 }

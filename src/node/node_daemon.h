@@ -222,7 +222,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void ClusterJoined(NodeNumber self) override;
   void ClusterRefused(const std::string& why) override;
   void ClusterAwaited() override;
-  void HeadForgot(bool is_new) override;
+  void HeadForgot() override;
   void ClusterLeft(const std::string& why) override;
   void NodeMessageCame(NodeNumber from, NodeMessage& message) override;
   void NodeIsGone(NodeNumber node, const std::string& why) override;
@@ -230,6 +230,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   uint8_t* ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) override;
   void ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) override;
   void LinkBroken(NodeNumber node) override;
+  void NodeHasRoom(NodeNumber node) override;
+  void SendFor(Process& process, NodeNumber node, const NodeMessage& message);
   void TellProcess(ProcessId process, const Message& message) override;
   void FreeNow(const std::vector<Location>& locations) override;
   void HandleNode(NodeNumber from, JobDescribed& message);
@@ -356,6 +358,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   std::vector<NodeListed> OwnNodes() const;
   void AskHeadForNodes(uint64_t observer, const Observe& question);
   void AnswerWithoutHead(int64_t now_ns);
+  void RememberQuestion(const Process& process, const Message& message, const std::string& encoded);
+  void AskAnew();
 
   int64_t NextDeadline() const;
   Process* Find(ProcessId id);
@@ -484,6 +488,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
     int64_t until_ns = 0;
   };
   std::map<uint64_t, AskedNodes> asked_nodes_;  // observers for whom the head was asked, by request
+  std::map<std::pair<ProcessId, uint64_t>, std::string> asked_head_;  // processes, and their questions, by request
   uint64_t next_nodes_request_ = 1;
   std::deque<DeadProcess> dead_;  // the latest ones
   bool keep_events_ = true;

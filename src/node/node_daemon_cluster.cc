@@ -48,12 +48,10 @@ void NodeDaemon::ClusterAwaited() {
   if (auto started = std::exchange(started_, nullptr)) started(cluster_->head_address());
 }
 
-// All that the head should know is told anew (TellHead).
-void NodeDaemon::HeadForgot(bool is_new) {
-  if (is_new) {
-    placements_seen_ = 0;
-    TellOfDetached();
-  }
+// All that the head should know is told anew (TellHead), and what the former one has not answered is asked again.
+void NodeDaemon::HeadForgot() {
+  placements_seen_ = 0;
+  TellOfDetached();
   load_told_ = false;
   sent_wishes_.clear();
   wish_keys_.clear();
@@ -61,6 +59,7 @@ void NodeDaemon::HeadForgot(bool is_new) {
   WishAnew();
   told_decisions_ = UINT64_MAX;
   NameAnew();
+  AskAnew();
   Settle();
 }
 
@@ -236,6 +235,8 @@ void NodeDaemon::HandleNode(NodeNumber from, ForProcess& message) {
     if (process == nullptr || process->stage != Process::Stage::kReady) return;
     return DeliverChange(*process, *change);
   }
+  if (auto* answer = std::get_if<ActorAnswer>(&decoded)) asked_head_.erase({message.process, answer->request});
+  if (auto* list = std::get_if<ActorList>(&decoded)) asked_head_.erase({message.process, list->request});
   const bool known = std::holds_alternative<LeaseRecalled>(decoded) || std::holds_alternative<LeaseRefused>(decoded) ||
                      std::holds_alternative<ProcessDied>(decoded) || std::holds_alternative<WorkerOutput>(decoded) ||
                      std::holds_alternative<ObjectsFreed>(decoded) || std::holds_alternative<ActorAnswer>(decoded) ||
@@ -357,6 +358,7 @@ void NodeDaemon::NodeIsGone(NodeNumber node, const std::string& why) {
   ToldOrGone(node);
   exchange_->NodeIsGone(node);
   if (programs_) programs_->NodeIsGone(node);
+  ResumeSendersTo(DaemonOf(node));
   Settle();
 }
 
@@ -392,6 +394,20 @@ void NodeDaemon::ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes
 void NodeDaemon::LinkBroken(NodeNumber node) {
   if (exchange_) exchange_->LinkBroken(node);
   if (programs_) programs_->LinkBroken(node);
+}
+
+// A message that a process has caused. While too much of what was sent to that node has not been taken there, the
+// process is not read from: as with one whose receiver does not read (Forward).
+void NodeDaemon::SendFor(Process& process, NodeNumber node, const NodeMessage& message) {
+  cluster_->Send(node, message);
+  if (!cluster_->Crowded(node)) return;
+  process.waits_for.insert(DaemonOf(node));
+  UpdateInterest(process);
+}
+
+void NodeDaemon::NodeHasRoom(NodeNumber node) {
+  ResumeSendersTo(DaemonOf(node));
+  Settle();
 }
 
 // ---- channels -----------------------------------------------------------------------------------------------------

@@ -134,7 +134,9 @@ void NodeDaemon::ListNames(ProcessId process, const ListActors& message) {
 // On the creator's node.
 void NodeDaemon::AskHead(Process& process, const Message& message) {
   TellHeadOfJob(process.job);
-  cluster_->SendToHead(FromProcess{process.id, process.job, Encode(message)});
+  FromProcess asked{process.id, process.job, Encode(message)};
+  RememberQuestion(process, message, asked.message);
+  cluster_->SendToHead(asked);
 }
 
 // On the head, like all that follows.

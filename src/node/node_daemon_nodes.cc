@@ -1,5 +1,6 @@
-// NodeDaemon: what it tells of the other nodes. The head knows them all; other nodes ask it, and tell what they know
-// themselves if it does not answer.
+// NodeDaemon: what it tells of the other nodes, and what it asks the head for processes. The head knows all nodes; the
+// others ask it, and tell what they know themselves if it does not answer. Questions of processes wait for their
+// answer, and are asked again if another head takes over.
 #include <unistd.h>
 
 #include <algorithm>
@@ -73,6 +74,29 @@ void NodeDaemon::AnswerWithoutHead(int64_t now_ns) {
     const AskedNodes asked = asked_nodes_.begin()->second;
     asked_nodes_.erase(asked_nodes_.begin());
     if (!ended_) AnswerObserver(asked.observer, asked.question, OwnNodes());
+  }
+}
+
+void NodeDaemon::RememberQuestion(const Process& process, const Message& message, const std::string& encoded) {
+  if (cluster_->is_head()) return;  // it ends with us
+  uint64_t request = 0;
+  if (const auto* lookup = std::get_if<LookupActor>(&message)) request = lookup->request;
+  if (const auto* list = std::get_if<ListActors>(&message)) request = list->request;
+  if (const auto* create = std::get_if<CreateActor>(&message)) request = create->request;
+  if (request != 0) asked_head_[{process.id, request}] = encoded;
+}
+
+// Of a new head: what the former one has not answered.
+void NodeDaemon::AskAnew() {
+  for (auto asked = asked_head_.begin(); asked != asked_head_.end();) {
+    const Process* process = Find(asked->first.first);
+    if (process == nullptr) {
+      asked = asked_head_.erase(asked);
+      continue;
+    }
+    TellHeadOfJob(process->job);
+    cluster_->SendToHead(FromProcess{process->id, process->job, asked->second});
+    ++asked;
   }
 }
 

@@ -546,7 +546,7 @@ void ObjectExchange::LinkLost(NodeNumber node) {
     Discard(node, request);
     receiving_.erase({node, request});
   }
-  FeedServer(AskerLinkLost{node});
+  // What it has asked of us it has not asked in vain: only chunks can be lost.
   FeedPlan(SourceLinkLost{node});
   // What was asked over it may not have arrived.
   std::vector<Location> unanswered;
@@ -565,6 +565,7 @@ void ObjectExchange::NodeIsGone(NodeNumber node) {
     if (home.others.erase(node) > 0) alone.push_back(key);
   }
   for (ObjectId key : alone) ForgetIfAlone(homes_.find(key));
+  FeedServer(AskerLinkLost{node});
   LinkLost(node);
   FeedTable(HomeLost{node});
 }

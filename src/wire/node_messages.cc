@@ -1,5 +1,7 @@
 #include "wire/node_messages.h"
 
+#include <type_traits>
+
 #include "wire/fields.h"
 
 namespace weft::core {
@@ -188,6 +190,12 @@ template <class V>
 void Fields(V& v, ProgramDenied& m) {
   v(m.request, m.why);
 }
+template <class V>
+void Fields(V& v, FlowTaken& m) {
+  v(m.through);
+}
+template <class V>
+void Fields(V&, ChunksCut&) {}
 
 std::string EncodeHello(const NodeHello& hello) {
   ByteWriter out;
@@ -205,5 +213,17 @@ bool DecodeHello(std::string_view bytes, NodeHello* hello) {
 
 std::string EncodeNodeMessage(const NodeMessage& message) { return EncodeVariant(message); }
 NodeMessage DecodeNodeMessage(std::string_view bytes) { return DecodeVariant<NodeMessage>(bytes); }
+
+bool IsInFlow(const NodeMessage& message) {
+  return std::visit(
+      []<class M>(const M&) {
+        return !std::is_same_v<M, std::monostate> && !std::is_same_v<M, NodeJoins> &&
+               !std::is_same_v<M, NodeAccepted> && !std::is_same_v<M, NodeRefused> && !std::is_same_v<M, NodeBeat> &&
+               !std::is_same_v<M, BeatConfirmed> && !std::is_same_v<M, NodeAppeared> &&
+               !std::is_same_v<M, NodeVanished> && !std::is_same_v<M, NodesListed> &&
+               !std::is_same_v<M, NodeFarewell> && !std::is_same_v<M, FlowTaken>;
+      },
+      message);
+}
 
 }  // namespace weft::core

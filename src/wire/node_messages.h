@@ -291,16 +291,27 @@ struct ProgramDenied {
   std::string why;
 };
 
+// ---- of the flow itself (transport/message_flow.h)
+struct FlowTaken {  // the first message over a link by who takes messages over it, and again from time to time
+  uint64_t through = 0;
+};
+struct ChunksCut {  // a link of the sender has ended, and chunks that it had sent over it may be lost
+};
+
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
                  NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
                  ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, SourcesWanted, SourcesTold,
                  CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
                  ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
-                 NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold,
-                 ProgramPieceWanted, ProgramPiece, ProgramDenied>;
+                 NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold, FlowTaken,
+                 ChunksCut, ProgramPieceWanted, ProgramPiece, ProgramDenied>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);
+
+// Whether the message is one of the flow between two nodes, numbered and never lost. Those of membership are not: they
+// belong to one link, and all that matters of them is said anew over the next.
+bool IsInFlow(const NodeMessage& message);
 
 }  // namespace weft::core

@@ -1,0 +1,168 @@
+// The messages between two node daemons, each of which arrives once and in order, whatever links break in between.
+// Pure: events in, actions out.
+//
+// Called by Cluster on the daemon's loop thread, one for each other node, and by its test. Belongs to one pair of
+// lives: a daemon that begins anew has another number, and the flow with the former one is dropped with what was in it.
+//
+// Messages are numbered from 1 in each direction, and both sides count: nothing is added to a message on the wire. Over
+// each link the receiver first says how many it has taken (FlowTaken); the sender forgets those and goes on with the
+// next one. What comes over a link is thereby numbered; what was taken before, over another link, is skipped. Later the
+// receiver says so again after some messages or bytes, or a moment after the last, but only for what came over that
+// same link: the sender must be able to count on with it. The sender keeps what it has not heard of.
+//
+// Only one link is sent over at a time, the newest. What is heard of an older one says nothing any more.
+//
+// What is kept is bounded by pushing back: above `limit_bytes` the caller must not take in more from who writes
+// (crowded()). It is not taken for a sign that the other is dead. That is the head's word alone: if one node acted upon
+// it and the other did not, an actor could live twice. What the daemon says by itself, which nobody can be made to wait
+// for, is still taken in.
+//
+// Does not know what the messages are, and carries no chunks of objects: those are asked for again (ObjectExchange).
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace weft::core {
+
+// ---- events -----------------------------------------------------------------------------------------------------
+struct MessageWritten {  // for the other
+  std::string bytes;
+  int64_t now_ns = 0;
+};
+struct FlowLinkOpened {
+  uint64_t link = 0;  // the caller's name for it; never used again
+  bool sends = false;
+  bool takes = false;
+  int64_t now_ns = 0;
+};
+struct FlowLinkClosed {  // or no longer to be used
+  uint64_t link = 0;
+  int64_t now_ns = 0;
+};
+struct ConnectingFailed {  // what ConnectFlow asked for
+  int64_t now_ns = 0;
+};
+struct MessagePassed {  // the link has taken Next()
+};
+struct FlowLinkFull {  // it has not; nothing is passed until it has room
+};
+struct FlowLinkDrained {
+  uint64_t link = 0;
+};
+struct TakenHeard {
+  uint64_t link = 0;
+  uint64_t through = 0;
+};
+struct MessageArrived {
+  uint64_t link = 0;
+  uint64_t bytes = 0;
+  int64_t now_ns = 0;
+};
+struct FlowTicked {
+  int64_t now_ns = 0;
+};
+
+// ---- actions ----------------------------------------------------------------------------------------------------
+struct PassMessages {  // Next(), as long as there is one and the link takes it
+  uint64_t link = 0;
+};
+struct TakeMessage {  // the one that has just arrived; without this it had been taken before
+};
+struct SayTaken {
+  uint64_t link = 0;
+  uint64_t through = 0;
+};
+struct ConnectFlow {  // FlowLinkOpened or ConnectingFailed follows
+};
+struct BreakFlowLink {  // the other says what cannot be
+  uint64_t link = 0;
+  std::string why;
+};
+using FlowAction = std::variant<PassMessages, TakeMessage, SayTaken, ConnectFlow, BreakFlowLink>;
+
+class MessageFlow {
+ public:
+  struct Config {
+    bool connects = true;  // false: links come from elsewhere (those between the head and its members)
+    uint64_t limit_bytes = 64 << 20;
+    // After so much, or so long after the first of it, the other is told what was taken.
+    uint64_t told_messages = 64;
+    uint64_t told_bytes = 1 << 20;
+    int64_t told_ns = 20'000'000;
+    // Pauses between attempts to connect, doubled each time, while something is kept.
+    int64_t first_pause_ns = 10'000'000;
+    int64_t last_pause_ns = 1'000'000'000;
+  };
+  // Planted bugs, to show that the test finds them. All off outside tests.
+  struct Faults {
+    bool forget_what_was_passed = false;  // a link that has taken a message counts as the other's word
+    bool take_again = false;
+    bool say_all_taken = false;  // also what came over other links
+    bool believe_old_links = false;
+    bool give_up_connecting = false;
+  };
+
+  MessageFlow() = default;
+  explicit MessageFlow(Config config) : config_(config) {}
+
+  void Handle(MessageWritten event, std::vector<FlowAction>& out);
+  void Handle(const FlowLinkOpened& event, std::vector<FlowAction>& out);
+  void Handle(const FlowLinkClosed& event, std::vector<FlowAction>& out);
+  void Handle(const ConnectingFailed& event, std::vector<FlowAction>& out);
+  void Handle(const MessagePassed& event, std::vector<FlowAction>& out);
+  void Handle(const FlowLinkFull& event, std::vector<FlowAction>& out);
+  void Handle(const FlowLinkDrained& event, std::vector<FlowAction>& out);
+  void Handle(const TakenHeard& event, std::vector<FlowAction>& out);
+  void Handle(const MessageArrived& event, std::vector<FlowAction>& out);
+  void Handle(const FlowTicked& event, std::vector<FlowAction>& out);
+
+  // What is to be passed to the link next; nullptr: nothing, as things are. Valid until the next event.
+  const std::string* Next() const;
+  uint64_t link() const { return out_link_; }  // that is sent over; 0: none
+  uint64_t kept_bytes() const { return kept_bytes_; }
+  size_t kept_messages() const { return kept_.size(); }
+  size_t waiting_messages() const { return kept_.size() - (passed_ - forgotten_); }
+  bool crowded() const { return kept_bytes_ > config_.limit_bytes; }
+  int64_t next_wakeup_ns() const;
+
+  void CheckInvariants() const;
+
+  Faults faults;
+
+ private:
+  struct Incoming {  // a link that the other sends over
+    uint64_t arrived = 0;
+    uint64_t said = 0;
+    uint64_t unsaid_bytes = 0;
+  };
+  void Say(uint64_t link, Incoming& incoming, std::vector<FlowAction>& out);
+  void Forget(uint64_t through);
+  void Pause(int64_t now_ns);
+  void Pass(std::vector<FlowAction>& out) const;
+
+  Config config_;
+  // Sending.
+  std::deque<std::string> kept_;  // forgotten_ + 1 and so on
+  uint64_t kept_bytes_ = 0;
+  uint64_t forgotten_ = 0;  // the other has taken these
+  uint64_t passed_ = 0;     // over this link
+  uint64_t most_passed_ = 0;
+  uint64_t out_link_ = 0;
+  bool begun_ = false;  // the other has said what it has taken
+  bool full_ = false;
+  bool connecting_ = false;
+  int64_t connect_at_ns_ = INT64_MIN;
+  int64_t pause_ns_ = 0;
+  // Taking.
+  uint64_t taken_ = 0;
+  uint64_t in_link_ = 0;  // the newest
+  std::map<uint64_t, Incoming> incoming_;
+  int64_t say_at_ns_ = INT64_MAX;
+};
+
+}  // namespace weft::core
