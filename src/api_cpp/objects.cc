@@ -401,8 +401,10 @@ bool Read(Object* object, ValueSource& source, Failure& failure) {
       failure = {.name = "ObjectLostError", .message = view.error().message};
       return false;
     }
-    if (view->kind == core::ValueKind::kStored) {
-      source = {reinterpret_cast<const uint8_t*>(view->bytes.data()), view->bytes.size(), true, object};
+    if (view->kind == core::ValueKind::kStored || view->kind == core::ValueKind::kInline) {
+      const bool stored = view->kind == core::ValueKind::kStored;  // or was, when it was looked at before
+      source = {reinterpret_cast<const uint8_t*>(view->bytes.data()), view->bytes.size(), stored,
+                stored ? object : nullptr};
       return true;
     }
     failure = DescribeFailure(view->kind, view->bytes);

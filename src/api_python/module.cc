@@ -189,7 +189,9 @@ PyObject* ValueOf(Runtime* runtime, Object* object) {
   Inside inside(runtime);
   for (;;) {
     core::Result<core::ValueView> view = core::Error{};
-    if (object->value.kind() == core::ValueKind::kStored) {
+    const core::ValueKind kind = object->value.kind();
+    // What was lost with its node may be pending again.
+    if (kind == core::ValueKind::kStored || kind == core::ValueKind::kPending) {
       Py_BEGIN_ALLOW_THREADS view = runtime->Read(object);
       Py_END_ALLOW_THREADS
     } else {

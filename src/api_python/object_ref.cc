@@ -144,10 +144,11 @@ uint32_t NextStamp() {
 }
 
 Held::Held(Object* of) : outer_(t_held) {
-  // The list of a resolved object does not change any more.
-  if (of && of->resolved() && of->contained) {
-    at_ = of->contained->data();
-    end_ = at_ + of->contained->size();
+  // The list of a value that is being looked at stays as long as the object does.
+  const auto* contained = of && of->resolved() ? of->contained : nullptr;
+  if (contained) {
+    at_ = contained->data();
+    end_ = at_ + contained->size();
   }
   t_held = this;
 }

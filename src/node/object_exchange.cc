@@ -75,7 +75,7 @@ void ObjectExchange::Fetch(ProcessId process, const FetchObject& message) {
                              ObjectUnfetchable{message.request, "ObjectLostError\nthere is no object of that place"});
   }
   if (!cluster_.Knows(home) && !table_.IsComplete(object)) {
-    return host_.TellProcess(process, ObjectUnfetchable{message.request, WhyLost(object, "")});
+    return host_.TellProcess(process, ObjectUnfetchable{message.request, WhyLost(object, ""), 1});
   }
   FeedTable(CopyWanted{process, message.request, object});
 }
@@ -99,7 +99,10 @@ void ObjectExchange::Perform(const TellFetched& action) {
 }
 
 void ObjectExchange::Perform(const TellUnfetchable& action) {
-  host_.TellProcess(action.process, ObjectUnfetchable{action.request, action.error});
+  // If there was no room for it here, others may have copies of it yet.
+  const bool gone = !cluster_.Knows(NodeOf(action.object.segment)) && action.error.starts_with("ObjectLostError");
+  host_.TellProcess(action.process,
+                    ObjectUnfetchable{action.request, action.error, static_cast<uint8_t>(gone ? 1 : 0)});
 }
 
 std::string ObjectExchange::WhyLost(const Location& object, const std::string& why) const {

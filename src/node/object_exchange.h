@@ -10,8 +10,8 @@
 // segment of the daemon's own, which is made with the first of them. Chunks go straight from the segment that the
 // object lies in into that segment.
 //
-// If no copy can be reached, those who wait get an ObjectLostError that names the node. Their process's owner of the
-// object may know how to make it again; nothing here does.
+// If no copy can be reached, those who wait get an ObjectLostError that names the node, and whether that is gone. The
+// object's owner may be able to make it again; nothing here is.
 #pragma once
 
 #include <cstdint>

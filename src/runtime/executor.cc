@@ -243,7 +243,7 @@ void Executor::StopAwaiting(Submitter& submitter) {
   }
 }
 
-// Or known not to come: then the task is taken, and fails.
+// Or known not to come: then the task is taken, and goes back or fails.
 bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool early) {
   std::vector<Location> away = AwayFrom(NodeOf(runtime_.self()), submitter, frame.bytes);
   if (away.empty() && submitter.awaited.empty()) return true;
@@ -409,19 +409,31 @@ std::unique_lock<std::mutex> Executor::AsOnlyWriter() {
   return mode_.concurrent && !mode_.loop ? std::unique_lock(reply_mutex_) : std::unique_lock<std::mutex>();
 }
 
-void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind) {
-  ReplyHead head{.task = task, .kind = static_cast<uint32_t>(kind)};
+void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind, const std::vector<Location>& lost,
+                        std::string_view error) {
+  const ReplyHead head{.task = task,
+                       .kind = static_cast<uint32_t>(kind),
+                       .num_values = static_cast<uint32_t>(lost.size()),
+                       .error_size = static_cast<uint32_t>(error.size())};
+  const auto size =
+      static_cast<uint32_t>(sizeof head + lost.size() * (sizeof(ValueHead) + sizeof(Location)) + error.size());
   auto only = AsOnlyWriter();
-  uint8_t* room = submitter.peer->channel.BeginSend(sizeof head);
+  uint8_t* room = submitter.peer->channel.BeginSend(size);
   while (!room && !submitter.peer->dead && !submitter.peer->channel.gone() && !runtime_.stopped()) {
     submitter.peer->channel.Notify(Audience::kAnyone);
     timespec pause{0, 100'000};
     nanosleep(&pause, nullptr);
-    room = submitter.peer->channel.BeginSend(sizeof head);
+    room = submitter.peer->channel.BeginSend(size);
   }
   if (!room) return;
-  FrameWriter(room).Put(head);
-  submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, sizeof head);
+  FrameWriter out(room);
+  out.Put(head);
+  for (const Location& location : lost) {
+    out.Put(ValueHead{.kind = static_cast<uint32_t>(ValueKind::kStored)});
+    out.Put(location);
+  }
+  out.PutBytes(error);
+  submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, size);
   submitter.peer->channel.Notify(Audience::kAnyone);
   submitter.owes_wake_up.store(false, std::memory_order_relaxed);
 }
@@ -516,6 +528,8 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   std::vector<Pending> stored;
   bool missing = false;
   std::string impossible;
+  std::vector<Location> gone;  // with their nodes
+  bool all_gone = true;        // of what is impossible
   if (fits) {
     for (uint32_t i = 0; i < head.num_returns; ++i) execution.returns.push_back({from, in.Fixed<uint64_t>()});
     call.first_return = execution.returns.empty() ? head.task : execution.returns[0].index;
@@ -567,7 +581,10 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
       auto found = runtime_.fetches_.find(pending.location);
       if (found == runtime_.fetches_.end()) continue;  // MapStored will wait for it
       Runtime::Fetch& fetch = found->second;
-      if (fetch.state == Runtime::Fetch::State::kFailed) impossible = *fetch.error;
+      if (fetch.state == Runtime::Fetch::State::kFailed) {
+        if (impossible.empty() || !fetch.node_gone) impossible = *fetch.error;
+        fetch.node_gone ? gone.push_back(pending.location) : void(all_gone = false);
+      }
       if (fetch.state != Runtime::Fetch::State::kHere) continue;
       // The object's from now on: a view of it may outlive the task.
       owner.CameWithTask(object, pending.location, fetch.place);
@@ -602,7 +619,9 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   execution.outcome.kind = ReplyKind::kValues;
   execution.outcome.values.clear();
   execution.outcome.error.clear();
-  if (lost) {
+  // Its owner can have them made again.
+  const bool to_be_made = !gone.empty() && all_gone && call.what->kind != TemplateKind::kCreation;
+  if (lost || to_be_made) {
     PopTask(submitter);
     {
       std::unique_lock lock(runtime_.mutex_);
@@ -610,7 +629,11 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
       runtime_.Perform();
     }
     if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
-    HandBack(submitter, head.task, ReplyKind::kHandedBack);
+    if (to_be_made) {
+      HandBack(submitter, head.task, ReplyKind::kArgumentLost, gone, impossible);
+    } else {
+      HandBack(submitter, head.task, ReplyKind::kHandedBack);
+    }
     return Begun::kHandedBack;
   }
   if (impossible.empty()) return Begun::kReady;

@@ -217,7 +217,8 @@ class Executor {
   // The run of this task on the main thread, or 0. Any thread.
   uint64_t RunningNow(ProcessId submitter, uint64_t task) const;
   std::unique_lock<std::mutex> AsOnlyWriter();
-  void HandBack(Submitter& submitter, uint64_t task, ReplyKind kind);
+  void HandBack(Submitter& submitter, uint64_t task, ReplyKind kind, const std::vector<Location>& lost = {},
+                std::string_view error = {});
   uint8_t* RoomForReply(Submitter& submitter, uint32_t size);
   void SendReply(Submitter& submitter, uint32_t size, bool precious);
   void WakeSubmitters();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace weft::core {
 namespace {
@@ -19,6 +20,11 @@ constexpr uint64_t kCrowdedNs = 1'000'000;
 constexpr uint32_t kOverheadNs = 300;
 // So long may tasks lie behind one that was expected to be short.
 constexpr int64_t kGatherNs = 2'000'000;
+
+std::string OwnerDied(const std::string& how) {
+  return "OwnerDiedError\nthe process that owned the object " + how +
+         "; what a process has put, and the results of its tasks, end with it and are not made again";
+}
 
 }  // namespace
 
@@ -63,6 +69,16 @@ Object::~Object() {
   delete borrowers;
   delete askers;
   delete copy;
+  if (former) {
+    for (const Former& each : *former) delete each.contained;
+  }
+  delete former;
+}
+
+void ArgumentBytes::TakeFrom(ArgumentBytes& other) {
+  WEFT_CHECK(size_ == 0, "arguments set twice");
+  std::memcpy(small_, other.small_, sizeof small_);  // the bytes, or where they are
+  size_ = std::exchange(other.size_, 0);
 }
 
 void TaskList::PushBack(Task* task) {
@@ -177,8 +193,7 @@ Object* Owner::Receive(ObjectId id, uint32_t mentions) {
     object->borrowed = true;
     borrowed_.emplace(id, object);
     if (auto dead = dead_.find(id.owner); dead != dead_.end()) {
-      object->value.SetBytes(ValueKind::kSystemError,
-                             "OwnerDiedError\nthe process that owned the object " + dead->second);
+      object->value.SetBytes(ValueKind::kSystemError, OwnerDied(dead->second));
     }
   }
   if (object->borrowed) object->mentions += mentions;
@@ -215,7 +230,7 @@ void Owner::Free(Object* object, Actions& out) {
     }
     borrowed_.erase(object->id);
   } else {
-    if (!object->resolved()) return;
+    if (!object->resolved() && (!object->dropped || object->producer)) return;
     bool only_by_itself = object->actor && object->actor->worker >= 0 && object->borrowers &&
                           object->borrowers->size() == 1 &&
                           object->borrowers->contains(workers_[object->actor->worker].process);
@@ -224,14 +239,16 @@ void Owner::Free(Object* object, Actions& out) {
       // A negative count is a mention still on its way from the process that handed the reference on.
       if (!(faults.free_one_borrower_early && object->borrowers->size() == 1)) return;
     }
+    if (object->lineage_holds > 0) return DropValue(object, out);
     if (object->value.kind() == ValueKind::kStored) {
       out.push_back({.kind = ActionKind::kFreeStored,
                      .number = object->crossed ? 1u : 0u,
                      .id = object->id,
                      .location = object->value.location()});
     }
+    if (object->lineage) Detach(object, out);
   }
-  if (object->copy) out.push_back({.kind = ActionKind::kLetGo, .object = object, .location = object->copy->of});
+  if (object->copy || object->former) LetGoOfCopies(object, out);
   if (object->actor) ForgetActor(object->actor, out);
   if (object->contained) {
     for (Object* inner : *object->contained) Unhold(inner, out);
@@ -240,7 +257,11 @@ void Owner::Free(Object* object, Actions& out) {
 }
 
 void Owner::Want(Object* object, Actions& out) {
-  if (!object->borrowed || object->resolved() || object->fetching) return;
+  if (!object->borrowed) {
+    if (object->dropped && !object->producer) to_make_.push_back(object->handle);
+    return;
+  }
+  if (object->resolved() || object->fetching) return;
   object->fetching = true;
   out.push_back({.kind = ActionKind::kFetch, .object = object, .process = object->id.owner, .id = object->id});
 }
@@ -248,14 +269,19 @@ void Owner::Want(Object* object, Actions& out) {
 void Owner::WantHere(Object* object, Actions& out) {
   object->wanted_here = true;
   object->resolved() ? Bring(object, out) : Want(object, out);
+  if (!to_make_.empty()) Settle(out);
 }
 
 // Before the value is seen, so that nobody takes it for one that is here.
 void Owner::SetStored(Object* object, const Location& location) {
-  if (NodeOf(location.segment) != NodeOf(self_)) {
-    object->place.store(object->copy ? Place::kCopied : Place::kAway, std::memory_order_relaxed);
-  }
+  if (object->copy && object->copy->of != location) PutAside(object);
+  const bool away = NodeOf(location.segment) != NodeOf(self_);
+  if (away) object->place.store(object->copy ? Place::kCopied : Place::kAway, std::memory_order_relaxed);
   object->value.SetStored(location);
+  // After it, of one that was made again: who has seen that the former value was stored looks with the lock, as before.
+  if (!away && object->place.load(std::memory_order_relaxed) != Place::kHere) {
+    object->place.store(Place::kRemade, std::memory_order_release);
+  }
 }
 
 void Owner::Bring(Object* object, Actions& out) {
@@ -266,19 +292,30 @@ void Owner::Bring(Object* object, Actions& out) {
   out.push_back({.kind = ActionKind::kBring, .object = object, .location = object->value.location()});
 }
 
-void Owner::Brought(Object* object, const Location& place, Actions& out) {
+void Owner::Brought(Object* object, const Location& of, const Location& place, Actions& out) {
+  if (!object->copy || object->copy->of != of) return;  // made again meanwhile
   object->copy->place = place;
   object->place.store(Place::kCopied, std::memory_order_release);  // pairs with here()
   if (object->waiters > 0 || object->callbacks > 0) out.push_back({.kind = ActionKind::kResolved, .object = object});
 }
 
-void Owner::NotBrought(Object* object, const std::string* error, Actions& out) {
+void Owner::NotBrought(Object* object, const Location& of, const std::string* error, bool node_gone, Actions& out) {
+  if (!object->copy || object->copy->of != of) return;
+  if (node_gone && object->value.kind() == ValueKind::kStored && object->value.location() == of) {
+    const std::string_view how = std::string_view(*error).substr(error->find('\n') + 1);
+    if (!object->borrowed) {
+      Lost(object, of, how, out);
+      return Settle(out);
+    }
+    if (AskAgain(object, out)) return;
+  }
   object->copy->error = error;
   object->place.store(Place::kLost, std::memory_order_release);  // pairs with settled()
   if (object->waiters > 0 || object->callbacks > 0) out.push_back({.kind = ActionKind::kResolved, .object = object});
 }
 
 void Owner::CameWithTask(Object* object, const Location& of, const Location& place) {
+  if (object->copy && object->copy->of != of) PutAside(object);
   if (!object->copy) object->copy = new Object::Copy{.of = of, .place = {}};
   object->copy->place = place;
   if (object->resolved() && !object->here()) object->place.store(Place::kCopied, std::memory_order_release);
@@ -340,6 +377,8 @@ void Owner::ValueAsked(ObjectId id, ProcessId asker, Actions& out) {
   } else {
     if (!object->askers) object->askers = new std::vector<ProcessId>();
     object->askers->push_back(asker);
+    Want(object, out);
+    Settle(out);
   }
 }
 
@@ -370,14 +409,24 @@ void Owner::ResolveReceived(Object* object, const ReturnedValue& value, Actions&
   }
   if (value.kind == ValueKind::kStored) {
     SetStored(object, value.location);
+    Resolved(object);
   } else {
-    object->value.SetBytes(value.kind, value.bytes);
+    ResolveWith(object, value.kind, value.bytes);
+  }
+}
+
+void Owner::ResolveWith(Object* object, ValueKind kind, std::string_view bytes) {
+  object->value.SetBytes(kind, bytes);
+  // Of one that was made again; after its value, as in SetStored.
+  if (object->place.load(std::memory_order_relaxed) != Place::kHere) {
+    object->place.store(Place::kRemade, std::memory_order_release);
   }
   Resolved(object);
 }
 
 void Owner::Resolved(Object* object) {
   object->producer = nullptr;
+  object->dropped = false;
   Hold(object);
   resolved_.push_back(object);
 }
@@ -453,16 +502,22 @@ Task* Owner::NewTask(const Submission& submission, std::vector<Object*>& result,
     }
   }
   for (uint32_t i = 0; i < returns; ++i) result.push_back(task->Return(i));
-  if (!submission.contained.empty()) {
-    task->contained = std::make_unique<std::vector<Object*>>(submission.contained);
-    for (Object* object : submission.contained) Hold(object);
+  *failed = AttachArguments(task, submission.dependencies, submission.contained, out);
+  return task;
+}
+
+bool Owner::AttachArguments(Task* task, const std::vector<Object*>& dependencies, const std::vector<Object*>& contained,
+                            Actions& out) {
+  if (!contained.empty()) {
+    task->contained = std::make_unique<std::vector<Object*>>(contained);
+    for (Object* object : contained) Hold(object);
   }
-  *failed = false;
-  if (!submission.dependencies.empty()) {
-    task->num_dependencies = static_cast<uint32_t>(submission.dependencies.size());
+  bool failed = false;
+  if (!dependencies.empty()) {
+    task->num_dependencies = static_cast<uint32_t>(dependencies.size());
     task->dependencies.reset(new Object*[task->num_dependencies]);
     for (uint32_t i = 0; i < task->num_dependencies; ++i) {
-      Object* object = task->dependencies[i] = submission.dependencies[i];
+      Object* object = task->dependencies[i] = dependencies[i];
       if (!faults.skip_hold_on_dependency) Hold(object);
       if (!object->resolved()) {
         ++task->unresolved;
@@ -470,11 +525,11 @@ Task* Owner::NewTask(const Submission& submission, std::vector<Object*>& result,
         object->dependents->push_back(task);
         Want(object, out);
       } else if (object->value.kind() == ValueKind::kTaskError || object->value.kind() == ValueKind::kSystemError) {
-        *failed = true;
+        failed = true;
       }
     }
   }
-  return task;
+  return failed;
 }
 
 void Owner::Submit(const Submission& submission, int64_t now_ns, std::vector<Object*>& result, Actions& out) {
@@ -495,6 +550,7 @@ bool Owner::Usable(const LeasedWorker& worker) const {
 }
 
 void Owner::Enqueue(Task* task, bool at_front) {
+  if (any_lost_) WaitAnew(task);
   if (task->unresolved > 0) {
     task->state = TaskState::kWaiting;
     return;
@@ -512,8 +568,12 @@ void Owner::MarkDirty(uint32_t number) {
 }
 
 void Owner::Settle(Actions& out) {
-  while (!resolved_.empty() || !dirty_shapes_.empty() || !dirty_actors_.empty()) {
-    if (!resolved_.empty()) {
+  while (!resolved_.empty() || !dirty_shapes_.empty() || !dirty_actors_.empty() || !to_make_.empty()) {
+    if (!to_make_.empty()) {
+      const uint64_t handle = to_make_.back();
+      to_make_.pop_back();
+      if (Object* object = objects_.Find(handle)) MakeAgain(object, out);
+    } else if (!resolved_.empty()) {
       Object* object = resolved_.back();
       resolved_.pop_back();
       Announce(object, out);
@@ -567,6 +627,7 @@ void Owner::Pump(uint32_t number, Actions& out) {
     const int32_t best = WorkerFor(shape);
     if (best < 0) break;
     Task* task = shape.ready.PopFront();
+    if (any_lost_ && !StillReady(task, out)) continue;
     PushTo(best, task, out);
     PushDependentsBehind(task, out);
   }
@@ -805,10 +866,7 @@ void Owner::UnmentionArguments(Task* task, ProcessId worker, Actions& out) {
 }
 
 void Owner::FailTask(Task* task, ValueKind kind, std::string_view error, Actions& out) {
-  for (uint32_t i = 0; i < task->what->num_returns; ++i) {
-    task->Return(i)->value.SetBytes(kind, error);
-    Resolved(task->Return(i));
-  }
+  for (uint32_t i = 0; i < task->what->num_returns; ++i) ResolveWith(task->Return(i), kind, error);
   Finish(task, out);
 }
 
@@ -821,6 +879,7 @@ void Owner::Finish(Task* task, Actions& out) {
   }
   task->state = TaskState::kFinished;
   ++finished_tasks_;
+  if (task->lineage) EndRunAgain(task, out);
   if (task->what->kind == TemplateKind::kCall) --task->actor->pending_calls;
   Object* handle = task->holds_handle ? task->actor->handle : nullptr;
   auto dependencies = std::move(task->dependencies);
@@ -868,7 +927,8 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
     task->what->typical_ns = static_cast<uint32_t>(first ? sample : typical + (sample - typical) / 8);
     shapes_[worker.shape].gathering_since_ns = 0;
   }
-  bool handed_back = kind == ReplyKind::kHandedBack || kind == ReplyKind::kHandedBackBlocked;
+  bool handed_back =
+      kind == ReplyKind::kHandedBack || kind == ReplyKind::kHandedBackBlocked || kind == ReplyKind::kArgumentLost;
   if (handed_back) {
     if (kind == ReplyKind::kHandedBackBlocked) worker.blocked = true;
     UnmentionArguments(task, from, out);
@@ -881,8 +941,18 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
         Revoke(call, out);
       }
     }
+    std::string hopeless;
+    if (kind == ReplyKind::kArgumentLost) hopeless = ArgumentsLost(task, error, values, out);
+    // Calls that were pushed behind it may run before it comes back.
+    if (hopeless.empty() && kind == ReplyKind::kArgumentLost && task->what->kind == TemplateKind::kCall &&
+        !task->actor->out_of_order && worker.pushed.size > 0 && !HasFailedArgument(task)) {
+      hopeless = std::string(error) + "; the call of '" + task->what->name +
+                 "' did not run, since calls that were made after it have gone on: call it again";
+    }
     if (task->cancelled) {
       FailCancelled(task, out);
+    } else if (!hopeless.empty()) {
+      FailTask(task, ValueKind::kSystemError, hopeless, out);
     } else if (!faults.forget_handed_back) {
       Retry(task, out);
     }
@@ -896,7 +966,12 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
       ++task->attempt;
       Retry(task, out);
     } else if (kind == ReplyKind::kValues && values.size() == task->what->num_returns) {
-      for (uint32_t i = 0; i < values.size(); ++i) ResolveReceived(task->Return(i), values[i], out);
+      bool in_cluster = false;
+      for (uint32_t i = 0; i < values.size(); ++i) {
+        ResolveReceived(task->Return(i), values[i], out);
+        in_cluster = in_cluster || (values[i].kind == ValueKind::kStored && NodeOf(values[i].location.segment));
+      }
+      if (in_cluster) Retain(task, out);
       Finish(task, out);
     } else if (kind == ReplyKind::kValues) {
       FailTask(task, ValueKind::kSystemError, "WorkerCrashedError\nthe worker sent a malformed reply", out);
@@ -1046,8 +1121,7 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
   objects_.ForEach([&](Object* object) {
     if (object->borrowed && object->id.owner == process) {
       if (!object->resolved()) {
-        object->value.SetBytes(ValueKind::kSystemError, "OwnerDiedError\nthe process that owned the object " + how);
-        Resolved(object);
+        ResolveWith(object, ValueKind::kSystemError, OwnerDied(how));
       }
     } else if (object->borrowers && object->borrowers->erase(process) > 0) {
       touched.push_back(object);
@@ -1209,11 +1283,34 @@ void Owner::CheckInvariants() {
     }
   });
   WEFT_CHECK(listed + waiting == tasks_.alive(), "a task is in no list or in two");
+  std::unordered_map<const Object*, uint32_t> needed;
+  uint64_t bytes = 0;
+  for (const Lineage& lineage : lineages_) {
+    bytes += lineage.bytes;
+    uint32_t living = 0;
+    for (const Object* object : lineage.returns) {
+      if (!object) continue;
+      WEFT_CHECK(object->lineage == &lineage, "a result and its lineage know each other");
+      ++living;
+    }
+    WEFT_CHECK(living > 0 && living == lineage.living, "a lineage is kept for its results");
+    WEFT_CHECK(!lineage.task || tasks_.Find(lineage.task->handle) == lineage.task, "what runs again is there");
+    for (const auto* arguments : {&lineage.dependencies, &lineage.contained}) {
+      for (const Lineage::Argument& argument : *arguments) {
+        if (argument.record) ++needed[argument.record];
+      }
+    }
+  }
+  WEFT_CHECK(bytes == lineage_bytes_, "lineage is counted");
   objects_.ForEach([&](Object* object) {
     if (object->contained) {
       for (Object* inner : *object->contained) WEFT_CHECK(inner->holds > 0, "a contained object is not held");
     }
+    WEFT_CHECK(object->lineage_holds == needed[object], "who is needed to make another one again is counted");
+    needed.erase(object);
+    WEFT_CHECK(!object->dropped || !object->resolved(), "what has a value was not dropped");
   });
+  WEFT_CHECK(needed.empty(), "what is needed to make another one again was freed");
 }
 
 }  // namespace weft::core

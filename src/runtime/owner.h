@@ -13,6 +13,11 @@
 // Objects. pending -> resolved (inline bytes, a stored location, or an error) -> freed when nobody holds it: no local
 // reference, no hold by a task or by another object's value, no borrower.
 //
+// Lineage. A stored result is lost with the node that it lies on. What is needed to run its task again is kept as long
+// as somebody refers to the result (owner_lineage.cc), and the first who finds it lost has the task run again, which
+// costs a retry; the object is pending meanwhile, and whoever waits for it gets the new value. Arguments are kept by
+// their records alone: their values are freed when nobody else refers to them, and made again if they are needed.
+//
 // Actors. An actor is named by its handle object, which its creator owns; here is what this process, as a caller or the
 // creator, knows of it (owner_actors.cc). A call is queued -> pushed -> finished; it leaves the queue in the order in
 // which the calls were made, and comes back to its place if it must run again. A call that the dead worker had not
@@ -29,6 +34,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <string>
@@ -45,8 +51,10 @@
 namespace weft::core {
 
 struct Task;
+struct TaskTemplate;
 struct Object;
 struct Actor;
+struct Lineage;
 
 // How an object ended, or that it has not.
 enum class ValueKind : uint8_t {
@@ -65,7 +73,8 @@ class Value {
   Value& operator=(const Value&) = delete;
   ~Value() { Clear(); }
 
-  // May be asked without the lock: what it announces does not change any more.
+  // May be asked without the lock: what it announces does not change any more, except that what is stored on another
+  // node may be lost there.
   ValueKind kind() const { return kind_.load(std::memory_order_acquire); }
   void SetBytes(ValueKind kind, std::string_view bytes);
   void SetStored(const Location& location);
@@ -90,6 +99,7 @@ enum class Place : uint8_t {
   kComing,  // there, and a copy was asked for
   kCopied,  // in a copy on this node
   kLost,    // no copy could be had; who wants it asks again
+  kRemade,  // on this node, or not stored, after it had lain elsewhere: to be read with the lock
 };
 
 struct Object {
@@ -111,21 +121,32 @@ struct Object {
   uint32_t mentions = 0;   // borrowed: how often the owner was told of us
   uint32_t waiters = 0;    // threads that want to be woken when it resolves
   uint32_t callbacks = 0;
+  uint32_t lineage_holds = 0;              // lineages that need it as an argument; they keep the record, not the value
+  const TaskTemplate* made_by = nullptr;   // owned: a stored result in a cluster
+  Lineage* lineage = nullptr;              // so it can be made again
   std::atomic<Place> place{Place::kHere};  // written before value is, if that lies elsewhere
   bool wanted_here = false;                // somebody waits to look at the value, not only for it to exist
   bool crossed = false;                    // owned: a process of another node has borrowed it
+  bool dropped = false;                    // its value was freed; lineages have kept the record
+  bool lineage_dropped = false;            // there was too much of it
   struct Copy {
     Location of;
     Location place;                      // kCopied
     const std::string* error = nullptr;  // kLost: a system error; lives as long as the runtime
   };
   Copy* copy = nullptr;  // this process uses it, or will
+  // A value of earlier that somebody may look at still: the copy, and what the value contains.
+  struct Former {
+    Location of;
+    std::vector<Object*>* contained = nullptr;
+  };
+  std::vector<Former>* former = nullptr;
   bool resolved() const { return value.kind() != ValueKind::kPending; }
   // The value can be looked at in this process. May be asked without the lock, as may settled.
   bool here() const {
     if (!resolved()) return false;
     const Place where = place.load(std::memory_order_acquire);
-    return where == Place::kHere || where == Place::kCopied;
+    return where == Place::kHere || where == Place::kCopied || where == Place::kRemade;
   }
   // So it is, or it is known why it cannot.
   bool settled() const {
@@ -178,6 +199,7 @@ class ArgumentBytes {
   }
   // Once.
   void Set(std::string_view bytes);
+  void TakeFrom(ArgumentBytes& other);
   uint32_t size() const { return size_; }
   std::string_view view() const { return {size_ <= sizeof small_ ? small_ : large_, size_}; }
 
@@ -217,8 +239,26 @@ struct Task {
   Actor* actor = nullptr;                           // whose call or creation it is
   uint64_t order = 0;                               // among the calls to that actor
   uint64_t parent = 0;                              // the execution in this worker that submitted it; 0 in a driver
+  Lineage* lineage = nullptr;                       // it makes lost results again
   std::unique_ptr<std::vector<Object*>> mentioned;  // what the worker it was pushed to was mentioned for
   Object* Return(uint32_t i) const { return i == 0 ? first_return : more_returns[i - 1]; }
+};
+
+// What is needed to run a task again whose results are stored.
+struct Lineage {
+  struct Argument {
+    ObjectId id;
+    Object* record = nullptr;  // kept; nullptr: looked for when it is needed, since only its value would do
+  };
+  std::list<Lineage>::iterator place;  // among all, the oldest first
+  const TaskTemplate* what = nullptr;
+  ArgumentBytes arguments;
+  std::vector<Argument> dependencies, contained;
+  std::vector<Object*> returns;  // nullptr: not stored, or freed
+  uint32_t living = 0;           // of them
+  uint32_t attempt = 0;          // of the last run
+  Task* task = nullptr;          // that makes them again now
+  uint64_t bytes = 0;            // that it costs
 };
 
 // Intrusive list of tasks, in order.
@@ -291,7 +331,10 @@ enum class ActionKind : uint8_t {
   kMention,        // tell id.owner that process borrows id (number times)
   kGiveBack,       // tell id.owner that process no longer borrows id (number times)
   kFetch,          // ask id.owner for the value of the borrowed object
-  kSendValue,      // object's value to process, which asked; then Unhold it (nullptr: it no longer exists)
+  kAskAgain,       // the same, since it no longer is at location
+  // object's value to process, which asked; then Unhold it (nullptr: it no longer exists; number 1: WhyNotAgain
+  // instead)
+  kSendValue,
   kResolved,       // object has a value now (only where somebody waits)
   kPlaceActor,     // id: its constructor's arguments are there
   kWatchActor,     // id
@@ -300,7 +343,8 @@ enum class ActionKind : uint8_t {
   kAskCancel,      // tell id.owner to cancel what makes id (number: flags as in kCancelRunning)
   kCancelRunning,  // tell process, which runs task `id.index` of ours; number: 1 force, 2 recursive
   kBring,          // a copy of object, which lies at location; answer with Brought or NotBrought, now or later
-  kLetGo,          // of the copy of what lies at location; object names the record, which is gone
+  kLetGo,          // of the copy of what lies at location; object names the record, which may be gone
+  kRunAgain,       // task, to make results again that were lost: nothing to do but to note it
 };
 
 struct Action {
@@ -332,6 +376,8 @@ enum class ReplyKind : uint8_t {
   kCancelled,  // error: name of the exception class, newline, message; so of
   kExited,     // the actor has ended itself in this call; and of
   kRefused,    // what the worker cannot run
+  // Did not run: arguments are lost with their nodes. `values` has where they were, `error` as above.
+  kArgumentLost,
 };
 
 // What the submitter hands over. Objects in it must be alive; they are held until the task has finished.
@@ -360,6 +406,9 @@ class Owner {
     bool keep_actors_without_handles = false;
     bool forget_lease_of_cancelled = false;
     bool retry_cancelled = false;
+    // lineage
+    bool make_again_without_counting = false;
+    bool keep_values_for_lineage = false;
   };
 
   explicit Owner(ProcessId self) : self_(self) {}
@@ -415,10 +464,15 @@ class Owner {
   void BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Actions& out);  // negative: given back
   void ValueAsked(ObjectId id, ProcessId asker, Actions& out);
   void ValueReceived(ObjectId id, const ReturnedValue& value, Actions& out);
-  // The copy that kBring asked for. It is lost to this process alone: others may have one, and the task that made the
-  // object could make it again, which would have to begin here.
-  void Brought(Object* object, const Location& place, Actions& out);
-  void NotBrought(Object* object, const std::string* error, Actions& out);
+  // The copy that kBring asked for, of what lies at `of`. If it cannot be had because its node is gone, it is made
+  // again, or its owner is asked to do so; else it is lost to this process for now.
+  void Brought(Object* object, const Location& of, const Location& place, Actions& out);
+  void NotBrought(Object* object, const Location& of, const std::string* error, bool node_gone, Actions& out);
+  // A borrower could not have what lay there, since its node is gone.
+  void ValueAskedAgain(ObjectId id, ProcessId asker, const Location& lost, Actions& out);
+  // What to say of an object of ours that is lost and cannot be made again; a system error.
+  std::string WhyNotAgain(const Object* object, std::string_view how_lost) const;
+  static std::string HowLost(const Location& where);
   // The copy came otherwise, before anybody asked: with a task that takes the object.
   void CameWithTask(Object* object, const Location& of, const Location& place);
   void Tick(int64_t now_ns, Actions& out);  // returns idle leases, withdraws wishes
@@ -479,6 +533,8 @@ class Owner {
     objects_.ForEach(f);
   }
   size_t live_objects() const { return objects_.alive(); }
+  size_t lineages() const { return lineages_.size(); }
+  uint64_t lineage_bytes() const { return lineage_bytes_; }
   // How many tasks of the worker must end before this side has something to do: the first that somebody waits for, or
   // where its queue wants refilling, or all.
   size_t RepliesUntilWanted(const LeasedWorker& worker) const;
@@ -494,6 +550,8 @@ class Owner {
   // An actor's calls can run nowhere else, and a thousand of them may run at once.
   size_t max_pushed_calls = 4096;
   int64_t lease_idle_ns = 100'000'000;
+  // So much is kept to run tasks again; beyond it the oldest is dropped.
+  uint64_t max_lineage_bytes = 64u << 20;
   // On how many cores this process and its workers may run.
   uint32_t cores = UINT32_MAX;
 
@@ -512,6 +570,32 @@ class Owner {
 
   // A task with its returns (one local reference each) and its arguments held. `failed`: an argument ended in an error.
   Task* NewTask(const Submission& submission, std::vector<Object*>& returns, bool* failed, Actions& out);
+  bool AttachArguments(Task* task, const std::vector<Object*>& dependencies, const std::vector<Object*>& contained,
+                       Actions& out);
+  // ---- lineage (owner_lineage.cc)
+  void Retain(Task* task, Actions& out);             // its results were stored
+  void EndRunAgain(Task* task, Actions& out);        // it has ended, in whatever way
+  void Detach(Object* object, Actions& out);         // it needs no lineage, or is freed
+  void DropLineage(Lineage* lineage, Actions& out);  // nobody needs it
+  // Of ours, at `where`: has it made again. False: it cannot be, and WhyNotAgain says why; then that is its value now,
+  // unless this process has a copy.
+  bool Lost(Object* object, const Location& where, std::string_view how_lost, Actions& out);
+  bool AskAgain(Object* object, Actions& out);   // a borrowed one; false: its owner is dead
+  void MakeAgain(Object* object, Actions& out);  // one whose value was dropped
+  bool CanRunAgain(const Lineage& lineage);
+  void RunAgain(Lineage* lineage, NodeNumber lost, Actions& out);
+  void ForgetValue(Object* object, Actions& out);                            // it is pending again
+  void DropValue(Object* object, Actions& out);                              // only lineages refer to it
+  void PutAside(Object* object);                                             // the copy, which may be looked at
+  void LetGoOfCopies(Object* object, Actions& out);                          // nobody looks at any
+  void ResolveWith(Object* object, ValueKind kind, std::string_view bytes);  // not stored
+  void WaitAnew(Task* task);                                                 // for arguments that are pending again
+  bool StillReady(Task* task, Actions& out);  // a ready one; if not, it waits or has ended
+  static bool HasFailedArgument(const Task* task);
+  // Those of a task that came back, which must not run before they are made again. What is left to say if they cannot
+  // be.
+  std::string ArgumentsLost(const Task* task, std::string_view error, const std::vector<ReturnedValue>& lost,
+                            Actions& out);
   LeasedWorker& WorkerRecord(ProcessId process);
   bool Usable(const LeasedWorker& worker) const;
   void MarkDirty(Actor* actor);
@@ -585,6 +669,10 @@ class Owner {
   std::vector<Object*> resolved_;  // held while listed
   std::vector<Object*> considered_;
   bool considering_ = false;
+  std::vector<uint64_t> to_make_;  // handles of objects that were dropped and are wanted again
+  std::list<Lineage> lineages_;    // the oldest first
+  uint64_t lineage_bytes_ = 0;
+  bool any_lost_ = false;  // ever: arguments that were there may be pending again
   std::vector<uint32_t> dirty_shapes_;
   std::vector<Actor*> dirty_actors_;
   std::unordered_map<ObjectId, std::unique_ptr<Actor>> actors_;  // ordered iteration is never needed

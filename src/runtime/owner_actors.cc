@@ -142,6 +142,12 @@ void Owner::PumpActor(Actor* actor, Actions& out) {
     if (worker.dead || worker.full || worker.pushed.size >= max_pushed_calls) return;
     Task* next = task->next;
     if (actor->to_follow > 0 && task->what->kind == TemplateKind::kCall) return;
+    if (any_lost_ && HasFailedArgument(task)) {
+      actor->queue.Remove(task);
+      MarkDirty(actor);
+      return Retry(task, out);
+    }
+    if (any_lost_) WaitAnew(task);
     if (task->unresolved > 0) {
       if (!actor->out_of_order || task->what->kind == TemplateKind::kCreation) return;
     } else {

@@ -157,8 +157,15 @@ class Transcript {
         case ActionKind::kFetch:
           text.append("fetch from ").append(process(action.process));
           break;
+        case ActionKind::kAskAgain:
+          text.append("ask ").append(process(action.process)).append(" again");
+          break;
+        case ActionKind::kRunAgain:
+          text.append("run ").append(action.task->arguments.view()).append(" again");
+          break;
         case ActionKind::kSendValue:
-          text.append(action.object ? "send value to " : "send loss to ").append(process(action.process));
+          text.append(action.object && action.number == 0 ? "send value to " : "send loss to ");
+          text.append(process(action.process));
           if (action.object) owner.Unhold(action.object, actions);
           break;
         case ActionKind::kResolved:
@@ -687,7 +694,7 @@ TEST(Owner, ABorrowedArgumentIsFetchedAndItsOwnersDeathFailsTheTask) {
   Object* a = t.Submit("a", {borrowed});
   EXPECT_EQ(t.Actions(), "fetch from 4");
   t.owner.ProcessDied(kThird, "was killed", t.now, t.actions);
-  EXPECT_EQ(Text(a), "OwnerDiedError\nthe process that owned the object was killed");
+  EXPECT_EQ(Text(a).find("OwnerDiedError\nthe process that owned the object was killed; "), 0u) << Text(a);
   t.Drop(borrowed);
   EXPECT_EQ(t.Actions(), "");  // nobody to give it back to
 }
@@ -756,7 +763,7 @@ TEST(OwnerElsewhere, AResultOfAnotherNodeIsBroughtWhenSomebodyLooksAtIt) {
   t.owner.WantHere(a, t.actions);
   t.owner.WantHere(a, t.actions);
   EXPECT_EQ(t.Actions(), "bring 640");
-  t.owner.Brought(a, kCopy, t.actions);
+  t.owner.Brought(a, kFar, kCopy, t.actions);
   EXPECT_EQ(t.Actions(), "resolved");
   EXPECT_TRUE(a->here());
   EXPECT_EQ(a->copy->place, kCopy);
@@ -779,7 +786,7 @@ TEST(OwnerElsewhere, WhatIsAwaitedIsBroughtAsSoonAsItIsKnownWhere) {
   EXPECT_EQ(t.Actions(), "");
   ReplyStored(t, kFarWorker, "a", kFar);
   EXPECT_EQ(t.Actions(), "bring 640") << "and nobody is called yet";
-  t.owner.Brought(a, kCopy, t.actions);
+  t.owner.Brought(a, kFar, kCopy, t.actions);
   EXPECT_EQ(t.Actions(), "resolved");
   --a->callbacks;
   t.Drop(a);
@@ -795,14 +802,14 @@ TEST(OwnerElsewhere, WhatIsLostIsAskedForAgainByTheNextWhoWantsIt) {
   EXPECT_EQ(t.Actions(), "fetch from " + std::to_string(kFarOther.value));
   t.owner.ValueReceived(a->id, {.kind = ValueKind::kStored, .bytes = {}, .location = kFar, .contained = {}}, t.actions);
   EXPECT_EQ(t.Actions(), "bring 640");
-  t.owner.NotBrought(a, &error, t.actions);
+  t.owner.NotBrought(a, kFar, &error, false, t.actions);
   EXPECT_EQ(t.Actions(), "resolved");
   EXPECT_TRUE(a->settled());
   EXPECT_FALSE(a->here());
   t.owner.WantHere(a, t.actions);
   EXPECT_EQ(t.Actions(), "bring 640");
   EXPECT_FALSE(a->settled());
-  t.owner.Brought(a, kCopy, t.actions);
+  t.owner.Brought(a, kFar, kCopy, t.actions);
   EXPECT_TRUE(a->here());
   --a->waiters;
   t.Actions();
@@ -857,6 +864,352 @@ TEST(OwnerElsewhere, WhatOtherNodesHaveBorrowedIsFreedEverywhere) {
     t.owner.BorrowerMentioned(far_id, kFarOther, -1, t.actions);
     EXPECT_EQ(t.Actions(), "free at 64; free at 128 everywhere");
   }
+}
+
+// ---- lineage
+// ------------------------------------------------------------------------------------------------------
+
+constexpr ProcessId kThirdNode{uint64_t{3} << 32 | 1};
+constexpr Location kFarA{{kFarWorker.value}, 1, 100'000, 1}, kFarB{{kFarWorker.value}, 2, 100'000, 2},
+    kFarC{{kFarWorker.value}, 3, 100'000, 3};
+constexpr Location kNewA{{kThirdNode.value}, 11, 100'000, 1}, kNewB{{kThirdNode.value}, 12, 100'000, 2},
+    kNewC{{kThirdNode.value}, 13, 100'000, 3};
+const std::string kGone = "ObjectLostError\nit lay on node 2 (two), and no other node has all of it";
+
+// Node two with its worker is gone, and another worker is to be had.
+void LoseNodeTwo(Transcript& t) {
+  t.owner.ProcessDied(kFarWorker, "was lost", t.now, t.actions);
+  t.Grant(kThirdNode, 9);
+  t.Actions();
+}
+
+// Somebody wants to look at it, and its copy cannot be had.
+void FindLost(Transcript& t, Object* object, Location where) {
+  t.owner.WantHere(object, t.actions);
+  EXPECT_EQ(t.Actions(), "bring " + std::to_string(where.offset));
+  t.owner.NotBrought(object, where, &kGone, true, t.actions);
+}
+
+TEST(OwnerLineage, AResultThatIsLostIsMadeAgainOnce) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  t.Grant(kFarWorker, 7);
+  t.Actions();
+  ReplyStored(t, kFarWorker, "a", kFarA);
+  EXPECT_EQ(t.owner.lineages(), 1u);
+  LoseNodeTwo(t);
+  ++a->waiters;
+  FindLost(t, a, kFarA);
+  EXPECT_EQ(t.Actions(), "let go of 1; run a again; push a to " + std::to_string(kThirdNode.value));
+  EXPECT_FALSE(a->settled());
+  t.owner.ValueAskedAgain(a->id, kFarOther, kFarA, t.actions);
+  t.owner.ValueAskedAgain(a->id, kOther, kFarA, t.actions);
+  EXPECT_EQ(t.Actions(), "") << "it is being made";
+  EXPECT_EQ(t.owner.FindTask(t.handles.at("a"))->attempt, 1u);
+  ReplyStored(t, kThirdNode, "a", kNewA);
+  EXPECT_EQ(t.Actions(), "bring 11; send value to " + std::to_string(kFarOther.value) + "; send value to 3");
+  t.owner.NotBrought(a, kFarA, &kGone, true, t.actions);
+  EXPECT_EQ(t.Actions(), "") << "of the former value";
+  t.owner.ValueAskedAgain(a->id, kOther, kFarA, t.actions);
+  EXPECT_EQ(t.Actions(), "send value to 3") << "which lies elsewhere now";
+  t.owner.Brought(a, kNewA, kCopy, t.actions);
+  EXPECT_EQ(t.Actions(), "resolved");
+  EXPECT_TRUE(a->here());
+  --a->waiters;
+  t.Drop(a);
+  EXPECT_EQ(t.Actions(), "free at 11; let go of 11");
+  EXPECT_EQ(t.owner.lineages(), 0u);
+  EXPECT_EQ(t.owner.live_objects(), 0u);
+}
+
+TEST(OwnerLineage, OfAChainTheValuesAreFreedAndMadeAgainInOrder) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  Object* b = t.Submit("b", {a});
+  Object* c = t.Submit("c", {b});
+  t.Grant(kFarWorker, 7);
+  t.Actions();
+  t.Drop(a);
+  ReplyStored(t, kFarWorker, "a", kFarA);
+  EXPECT_EQ(t.Actions(), "");
+  ReplyStored(t, kFarWorker, "b", kFarB);
+  EXPECT_EQ(t.Actions(), "free at 1") << "to make it again its record is enough";
+  ReplyStored(t, kFarWorker, "c", kFarC);
+  EXPECT_EQ(t.Actions(), "");
+  t.Drop(b);
+  EXPECT_EQ(t.Actions(), "free at 2");
+  EXPECT_EQ(t.owner.lineages(), 3u);
+  t.owner.CheckInvariants();
+  LoseNodeTwo(t);
+  FindLost(t, c, kFarC);
+  const std::string there = std::to_string(kThirdNode.value);
+  EXPECT_EQ(t.Actions(), "let go of 3; run c again; run b again; run a again; push a to " + there + "; push b to " +
+                             there + "; push c to " + there);
+  ReplyStored(t, kThirdNode, "a", kNewA);
+  ReplyStored(t, kThirdNode, "b", kNewB);
+  EXPECT_EQ(t.Actions(), "free at 11");
+  ReplyStored(t, kThirdNode, "c", kNewC);
+  EXPECT_EQ(t.Actions(), "free at 12; bring 13");
+  t.owner.CheckInvariants();
+  t.Drop(c);
+  EXPECT_EQ(t.Actions(), "free at 13; let go of 13");
+  EXPECT_EQ(t.owner.live_objects(), 0u);
+  EXPECT_EQ(t.owner.lineage_bytes(), 0u);
+}
+
+TEST(OwnerLineage, ATaskWhoseArgumentIsLostRunsWhenThatIsMadeAgain) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  t.Grant(kFarWorker, 7);
+  t.Actions();
+  ReplyStored(t, kFarWorker, "a", kFarA);
+  LoseNodeTwo(t);
+  Object* b = t.Submit("b", {a});
+  Object* c = t.Submit("c", {a});
+  const std::string there = std::to_string(kThirdNode.value);
+  EXPECT_EQ(t.Actions(), "push b to " + there + "; push c to " + there + "; request 1");
+  auto lost = [&](const std::string& name) {
+    t.owner.Replied(kThirdNode, t.handles.at(name), ReplyKind::kArgumentLost, kGone,
+                    {{.kind = ValueKind::kStored, .bytes = {}, .location = kFarA, .contained = {}}}, t.now, t.actions);
+  };
+  lost("b");
+  EXPECT_EQ(t.Actions(), "run a again; push a to " + there + "; push b to " + there) << "b behind a";
+  lost("c");
+  EXPECT_EQ(t.Actions(), "");
+  ReplyStored(t, kThirdNode, "a", kNewA);
+  EXPECT_EQ(t.Actions(), "push c to " + there);
+  t.Reply(kThirdNode, "b");
+  t.Reply(kThirdNode, "c");
+  t.owner.BorrowerMentioned(a->id, kThirdNode, -1, t.actions);
+  EXPECT_TRUE(b->here() && c->here());
+  for (Object* object : {a, b, c}) t.Drop(object);
+  EXPECT_EQ(t.Actions(), "free at 11 everywhere");
+}
+
+TEST(OwnerLineage, EachTimeCostsARetryAndTheErrorSaysThatNoneIsLeft) {
+  Transcript t;
+  Object* a = t.Submit("a", {}, {}, 1);
+  Object* never = t.Submit("n", {}, {}, 0);
+  t.Grant(kFarWorker, 7);
+  t.Actions();
+  ReplyStored(t, kFarWorker, "a", kFarA);
+  ReplyStored(t, kFarWorker, "n", kFarB);
+  EXPECT_EQ(t.owner.lineages(), 1u) << "what may not run again needs none";
+  LoseNodeTwo(t);
+  FindLost(t, never, kFarB);
+  EXPECT_EQ(t.Actions(), "let go of 2");
+  EXPECT_EQ(never->value.bytes(),
+            "ReconstructionFailedError\nit lay on node 2 (two), and no other node has all of it; task 'f', which made "
+            "it, was not run again: it has max_retries=0");
+  FindLost(t, a, kFarA);
+  t.Actions();
+  ReplyStored(t, kThirdNode, "a", kNewA);
+  EXPECT_EQ(t.Actions(), "bring 11");
+  EXPECT_EQ(t.owner.lineages(), 0u);
+  t.owner.NotBrought(a, kNewA, &kGone, true, t.actions);
+  EXPECT_EQ(t.Actions(), "let go of 11");
+  EXPECT_NE(a->value.bytes().find("no retries left (max_retries=1)"), std::string::npos) << a->value.bytes();
+  EXPECT_TRUE(a->here());
+  t.Drop(a);
+  t.Drop(never);
+  EXPECT_EQ(t.Actions(), "");
+}
+
+TEST(OwnerLineage, TheOldestIsDroppedWhenThereIsTooMuch) {
+  Transcript t;
+  t.owner.max_lineage_bytes = 3 * (sizeof(Lineage) + 100);
+  std::vector<Object*> objects;
+  t.Grant(kFarWorker, 7);
+  for (uint64_t i = 0; i < 5; ++i) {
+    const std::string name = std::string(90, 'x') + std::to_string(i);
+    objects.push_back(t.Submit(name));
+    t.Actions();
+    ReplyStored(t, kFarWorker, name, {{kFarWorker.value}, i, 100'000, i + 1});
+  }
+  EXPECT_EQ(t.owner.lineages(), 3u);
+  t.Actions();
+  LoseNodeTwo(t);
+  FindLost(t, objects[1], objects[1]->value.location());
+  EXPECT_NE(objects[1]->value.bytes().find("was dropped"), std::string::npos) << objects[1]->value.bytes();
+  t.Actions();
+  FindLost(t, objects[2], objects[2]->value.location());
+  EXPECT_FALSE(objects[2]->resolved());
+  for (Object* object : objects) t.Drop(object);
+}
+
+TEST(OwnerLineage, AnArgumentThatIsNeitherSmallNorMadeByATaskIsNotKept) {
+  Transcript t;
+  t.Grant(kFarWorker, 7);
+  auto make = [&](const std::string& name, Object* argument, const Location& where) {
+    Object* made = t.Submit(name, {argument});
+    t.Actions();
+    const bool stored = argument->value.kind() == ValueKind::kStored;
+    const ObjectId id = argument->id;
+    t.Drop(argument);
+    ReplyStored(t, kFarWorker, name, where);
+    if (stored) t.owner.BorrowerMentioned(id, kFarWorker, -1, t.actions);
+    return made;
+  };
+  Object* put = t.owner.NewOwned();
+  t.owner.Resolve(put, ValueKind::kStored, {}, {{kSelf.value}, 64, 10, 1}, {}, t.actions);
+  Object* a = make("a", put, kFarA);
+  EXPECT_EQ(t.Actions(), "free at 64 everywhere");
+  Object* b = make("b", t.Put("small"), kFarB);
+  EXPECT_EQ(t.Actions(), "");
+  LoseNodeTwo(t);
+  FindLost(t, a, kFarA);
+  t.Actions();
+  EXPECT_NE(a->value.bytes().find("an argument of it no longer exists"), std::string::npos) << a->value.bytes();
+  FindLost(t, b, kFarB);
+  EXPECT_EQ(t.Actions(), "let go of 2; run b again; push b to " + std::to_string(kThirdNode.value));
+  ReplyStored(t, kThirdNode, "b", kNewB);
+  t.Actions();
+  t.Drop(a);
+  t.Drop(b);
+  EXPECT_EQ(t.Actions(), "free at 12; let go of 12");
+  EXPECT_EQ(t.owner.live_objects(), 0u);
+}
+
+TEST(OwnerLineage, OneRunMakesAllResultsOfATaskAgain) {
+  Transcript t;
+  std::vector<Object*> made;
+  t.owner.Submit({.what = t.What(3, 3), .arguments = "m"}, t.now, made, t.actions);
+  t.Grant(kFarWorker, 7);
+  t.Actions();
+  auto reply = [&](ProcessId worker, const Location& first, const Location& last) {
+    t.owner.Replied(worker, t.handles.at("m"), ReplyKind::kValues, "",
+                    {{.kind = ValueKind::kStored, .bytes = {}, .location = first, .contained = {}},
+                     {.kind = ValueKind::kInline, .bytes = "small", .location = {}, .contained = {}},
+                     {.kind = ValueKind::kStored, .bytes = {}, .location = last, .contained = {}}},
+                    t.now, t.actions);
+  };
+  reply(kFarWorker, kFarA, kFarC);
+  LoseNodeTwo(t);
+  FindLost(t, made[2], kFarC);
+  EXPECT_FALSE(made[0]->resolved());
+  EXPECT_TRUE(made[1]->resolved());
+  t.Actions();
+  reply(kThirdNode, kNewA, kNewC);
+  EXPECT_EQ(t.Actions(), "bring 13");
+  EXPECT_EQ(made[0]->value.location(), kNewA);
+  EXPECT_EQ(made[1]->value.bytes(), "small");
+  for (Object* object : made) t.Drop(object);
+  t.Actions();
+  EXPECT_EQ(t.owner.live_objects(), 0u);
+}
+
+TEST(OwnerLineage, AResultMayBeSmallWhenItIsMadeAgainOrFail) {
+  for (bool fails : {false, true}) {
+    Transcript t;
+    Object* a = t.Submit("a");
+    t.Grant(kFarWorker, 7);
+    t.Actions();
+    ReplyStored(t, kFarWorker, "a", kFarA);
+    LoseNodeTwo(t);
+    ++a->waiters;
+    FindLost(t, a, kFarA);
+    t.Actions();
+    t.Reply(kThirdNode, "a", fails ? ReplyKind::kTaskError : ReplyKind::kValues);
+    EXPECT_EQ(t.Actions(), "resolved");
+    EXPECT_TRUE(a->here());
+    EXPECT_EQ(a->value.bytes(), fails ? "error of a" : "result of a");
+    EXPECT_EQ(t.owner.lineages(), 0u);
+    --a->waiters;
+    t.Drop(a);
+    EXPECT_EQ(t.Actions(), "");
+  }
+}
+
+TEST(OwnerLineage, WhoHasACopyKeepsItThoughTheResultIsMadeAgainForOthers) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  t.Grant(kFarWorker, 7);
+  t.Actions();
+  ReplyStored(t, kFarWorker, "a", kFarA);
+  t.owner.WantHere(a, t.actions);
+  t.owner.Brought(a, kFarA, kCopy, t.actions);
+  LoseNodeTwo(t);
+  t.owner.ValueAskedAgain(a->id, kOther, kFarA, t.actions);
+  EXPECT_EQ(t.Actions(), "run a again; push a to " + std::to_string(kThirdNode.value)) << "views need the copy";
+  ReplyStored(t, kThirdNode, "a", kNewA);
+  EXPECT_EQ(t.Actions(), "bring 11; send value to 3");
+  t.owner.Brought(a, kNewA, kCopy, t.actions);
+  t.Drop(a);
+  EXPECT_EQ(t.Actions(), "free at 11; let go of 11; let go of 1");
+}
+
+TEST(OwnerLineage, WhoHasACopyOfWhatCannotBeMadeAgainTellsOthersSo) {
+  Transcript t;
+  Object* a = t.Submit("a", {}, {}, 0);
+  t.Grant(kFarWorker, 7);
+  t.Actions();
+  ReplyStored(t, kFarWorker, "a", kFarA);
+  t.owner.WantHere(a, t.actions);
+  t.owner.Brought(a, kFarA, kCopy, t.actions);
+  LoseNodeTwo(t);
+  t.owner.ValueAskedAgain(a->id, kOther, kFarA, t.actions);
+  EXPECT_EQ(t.Actions(), "send loss to 3");
+  EXPECT_TRUE(a->here());
+  Object* b = t.Submit("b", {a});
+  t.Actions();
+  t.owner.Replied(kThirdNode, t.handles.at("b"), ReplyKind::kArgumentLost, kGone,
+                  {{.kind = ValueKind::kStored, .bytes = {}, .location = kFarA, .contained = {}}}, t.now, t.actions);
+  EXPECT_NE(b->value.bytes().find("max_retries=0"), std::string::npos);
+  t.Drop(b);
+  t.Drop(a);
+}
+
+TEST(OwnerLineage, ABorrowerAsksTheOwnerAgain) {
+  Transcript t;
+  Object* a = t.owner.Receive({kFarOther, 3}, 1);
+  auto told = [&](const Location& where) {
+    t.owner.ValueReceived(a->id, {.kind = ValueKind::kStored, .bytes = {}, .location = where, .contained = {}},
+                          t.actions);
+  };
+  t.owner.WantHere(a, t.actions);
+  told(kFarA);
+  t.Actions();
+  t.owner.NotBrought(a, kFarA, &kGone, true, t.actions);
+  EXPECT_EQ(t.Actions(), "let go of 1; ask " + std::to_string(kFarOther.value) + " again");
+  EXPECT_FALSE(a->resolved());
+  t.owner.WantHere(a, t.actions);
+  EXPECT_EQ(t.Actions(), "") << "it was asked";
+  told(kNewA);
+  EXPECT_EQ(t.Actions(), "bring 11");
+  t.owner.NotBrought(a, kNewA, &kGone, true, t.actions);
+  t.Actions();
+  t.owner.ProcessDied(kFarOther, "was lost", t.now, t.actions);
+  EXPECT_EQ(a->value.kind(), ValueKind::kSystemError);
+  EXPECT_TRUE(a->here());
+  t.Drop(a);
+}
+
+TEST(OwnerLineage, CallsWaitOrFailButNeverChangeTheirOrder) {
+  Transcript t;
+  Object* made = t.Submit("a");
+  t.Grant(kFarWorker, 7);
+  t.Actions();
+  ReplyStored(t, kFarWorker, "a", kFarA);
+  Object* handle = t.Actor(kOther);
+  LoseNodeTwo(t);
+  auto lost = [&](const std::string& name) {
+    t.owner.Replied(kOther, t.handles.at(name), ReplyKind::kArgumentLost, kGone,
+                    {{.kind = ValueKind::kStored, .bytes = {}, .location = kFarA, .contained = {}}}, t.now, t.actions);
+  };
+  Object* first = t.Call(handle, "c", {made});
+  Object* second = t.Call(handle, "d", {made});
+  EXPECT_EQ(t.Actions(), "push c to 3; push d to 3");
+  lost("c");
+  EXPECT_NE(first->value.bytes().find("call it again"), std::string::npos) << "another one was pushed behind it";
+  EXPECT_EQ(t.Actions(), "run a again; push a to " + std::to_string(kThirdNode.value));
+  lost("d");
+  Object* third = t.Call(handle, "e");
+  EXPECT_EQ(t.Actions(), "") << "both wait";
+  ReplyStored(t, kThirdNode, "a", kNewA);
+  EXPECT_EQ(t.Actions(), "push d to 3; push e to 3");
+  t.Reply(kOther, "d");
+  t.Reply(kOther, "e");
+  for (Object* object : {made, first, second, third, handle}) t.Drop(object);
 }
 
 }  // namespace

@@ -436,6 +436,7 @@ Result<const uint8_t*> Runtime::MapStored(const Location& location) {
 Result<ValueView> Runtime::Read(Object* object) {
   ValueView view;
   view.kind = object->value.kind();
+  if (view.kind == ValueKind::kPending) return ReadElsewhere(object);  // it was resolved, and is being made again
   if (view.kind != ValueKind::kStored) {
     view.bytes = object->value.bytes();  // does not change once resolved
     return view;

@@ -281,6 +281,7 @@ class Runtime {
     uint64_t request = 0;
     Location place;                      // kHere
     const std::string* error = nullptr;  // kFailed
+    bool node_gone = false;              // because the node it lay on is
     std::vector<Object*> objects;        // that use it or wait for it
     uint32_t others = 0;                 // who use it or wait for it without an object
     bool kept = false;                   // one of them is MapStored
@@ -349,7 +350,7 @@ class Runtime {
   void BringCopy(Object* object, const Location& location);
   void LetGoOfCopy(Object* object, const Location& location);
   void CopyArrived(uint64_t request, const Location& place);
-  void CopyFailed(uint64_t request, const std::string& error);
+  void CopyFailed(uint64_t request, const std::string& error, bool node_gone);
   bool CoresAreFree() const;  // for this process and each worker that is busy with its tasks
   bool Define(Peer& peer, const TaskTemplate* what);
   bool SendLease(Peer& peer, const LeasedWorker& worker);

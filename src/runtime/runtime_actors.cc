@@ -175,7 +175,18 @@ void Runtime::Entrust(ObjectId actor, const TaskTemplate& what, std::string_view
   };
   if (what.function->stored_body.size > 0) recipe.body = read(what.function->stored_body);
   for (const Object* object : dependencies) {
-    const ValueKind kind = object->value.kind();
+    ValueKind kind = object->value.kind();
+    Location stored;
+    if (kind == ValueKind::kStored) {
+      // If it lies on another node, it may be lost there, and then changes.
+      std::lock_guard lock(mutex_);
+      kind = object->value.kind();
+      if (kind == ValueKind::kStored) stored = object->value.location();
+    }
+    if (kind == ValueKind::kPending) {
+      message.why = "cannot be constructed: a value among its arguments was lost with its node";
+      break;
+    }
     if (kind == ValueKind::kTaskError || kind == ValueKind::kSystemError) {
       message.why = "cannot be constructed: an argument of its constructor ended in an error";
       if (kind == ValueKind::kTaskError) message.error = object->value.bytes();
@@ -184,8 +195,7 @@ void Runtime::Entrust(ObjectId actor, const TaskTemplate& what, std::string_view
     if (object->contained) {
       if (std::string why = WhyNotKept(*object->contained); !why.empty()) message.why = "cannot be constructed: " + why;
     }
-    recipe.dependencies.emplace_back(kind == ValueKind::kStored ? read(object->value.location())
-                                                                : std::string(object->value.bytes()));
+    recipe.dependencies.emplace_back(kind == ValueKind::kStored ? read(stored) : std::string(object->value.bytes()));
     bytes += recipe.dependencies.back().size();
   }
   if (message.why.empty() && std::max(bytes, recipe.body.size()) > kMaxKept) {

@@ -32,7 +32,7 @@ void Runtime::EndFetchIfUnused(const Location& location) {
 void Runtime::BringCopy(Object* object, const Location& location) {
   Fetch& fetch = BeginFetch(location);
   fetch.objects.push_back(object);
-  if (fetch.state == Fetch::State::kHere) owner_->Brought(object, fetch.place, actions_);
+  if (fetch.state == Fetch::State::kHere) owner_->Brought(object, location, fetch.place, actions_);
 }
 
 void Runtime::LetGoOfCopy(Object* object, const Location& location) {
@@ -45,15 +45,16 @@ void Runtime::LetGoOfCopy(Object* object, const Location& location) {
 void Runtime::CopyArrived(uint64_t request, const Location& place) {
   auto asked = fetch_requests_.find(request);
   if (asked == fetch_requests_.end()) return;  // released meanwhile
-  Fetch& fetch = fetches_.at(asked->second);
+  const Location location = asked->second;
+  Fetch& fetch = fetches_.at(location);
   fetch_requests_.erase(asked);
   fetch.state = Fetch::State::kHere;
   fetch.place = place;
-  for (Object* object : fetch.objects) owner_->Brought(object, place, actions_);
+  for (Object* object : fetch.objects) owner_->Brought(object, location, place, actions_);
   if (executor_) executor_->CopyCame();
 }
 
-void Runtime::CopyFailed(uint64_t request, const std::string& error) {
+void Runtime::CopyFailed(uint64_t request, const std::string& error, bool node_gone) {
   auto asked = fetch_requests_.find(request);
   if (asked == fetch_requests_.end()) return;
   const Location location = asked->second;
@@ -61,8 +62,14 @@ void Runtime::CopyFailed(uint64_t request, const std::string& error) {
   Fetch& fetch = fetches_.at(location);
   fetch.state = Fetch::State::kFailed;
   fetch.error = &*fetch_errors_.insert(error).first;
-  for (Object* object : std::exchange(fetch.objects, {})) owner_->NotBrought(object, fetch.error, actions_);
+  fetch.node_gone = node_gone;
+  const std::string* why = fetch.error;
+  const std::vector<Object*> objects = std::exchange(fetch.objects, {});
   EndFetchIfUnused(location);
+  // One that is lost may have been the last that held another one.
+  for (Object* object : objects) owner_->Hold(object);
+  for (Object* object : objects) owner_->NotBrought(object, location, why, node_gone, actions_);
+  for (Object* object : objects) owner_->Unhold(object, actions_);
   if (executor_) executor_->CopyCame();
 }
 
@@ -83,9 +90,10 @@ Result<Location> Runtime::CopyFor(const Location& location) {
   return Error{ErrorKind::kGone, error.substr(error.find('\n') + 1)};
 }
 
-// The value lies on another node, and nobody has waited for it here, or somebody asks for it once more.
+// The value lies on another node, or did: nobody has waited for it here, or somebody asks for it once more.
 Result<ValueView> Runtime::ReadElsewhere(Object* object) {
   ValueView view{.kind = ValueKind::kStored, .bytes = {}, .stored = true};
+  Location place;
   {
     std::unique_lock lock(mutex_);
     if (!object->settled()) {
@@ -97,14 +105,17 @@ Result<ValueView> Runtime::ReadElsewhere(Object* object) {
       if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
       if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};
     }
-    if (object->place.load(std::memory_order_relaxed) == Place::kLost) {
-      view.kind = ValueKind::kSystemError;
-      view.bytes = *object->copy->error;
+    const Place where = object->place.load(std::memory_order_relaxed);
+    if (object->value.kind() != ValueKind::kStored || where == Place::kLost) {
+      const bool lost = object->value.kind() == ValueKind::kStored;
+      view.kind = lost ? ValueKind::kSystemError : object->value.kind();
+      view.bytes = lost ? std::string_view(*object->copy->error) : object->value.bytes();
       view.stored = false;
       return view;
     }
+    // If it is made again from here on, this copy stays for as long as the object does.
+    place = where == Place::kCopied ? object->copy->place : object->value.location();
   }
-  const Location place = object->copy->place;  // does not change any more
   auto data = MapStored(place);
   if (!data) return data.error();
   view.bytes = {reinterpret_cast<const char*>(*data), place.size};

@@ -101,7 +101,9 @@ bool Runtime::TakeReply(Peer& peer, std::string_view bytes) {
   }
   if (!in.ok() || !in.AtEnd()) return false;
   auto kind = static_cast<ReplyKind>(head.kind);
-  if (kind == ReplyKind::kHandedBack || kind == ReplyKind::kHandedBackBlocked) ++stats_.handed_back;
+  if (kind == ReplyKind::kHandedBack || kind == ReplyKind::kHandedBackBlocked || kind == ReplyKind::kArgumentLost) {
+    ++stats_.handed_back;
+  }
   owner_->Replied(peer.process, head.task, kind, error, values, CoarseNowNs(), actions_, head.run_ns);
   ByteReader back(given_back);
   for (uint32_t i = 0; i < head.num_given_back; ++i) {
@@ -162,9 +164,20 @@ void Runtime::Perform() {
       case ActionKind::kFetch:
         Route(action.id.owner, {.kind = PeerMessageKind::kAskValue, .id = action.id});
         break;
+      case ActionKind::kAskAgain:
+        Route(action.process, {.kind = PeerMessageKind::kAskAgain, .id = action.id, .location = action.location});
+        break;
+      case ActionKind::kRunAgain:
+        if (Task* task = owner_->FindTask(action.number); task && log_.on()) {
+          log_.Submitted(task->handle, task->Return(0)->id.index, task->what->event_name);
+        }
+        break;
       case ActionKind::kSendValue: {
         PeerMessage answer{.kind = PeerMessageKind::kValue, .id = action.id};
-        if (action.object) {
+        if (action.object && action.number != 0) {
+          answer.value_kind = static_cast<uint8_t>(ValueKind::kSystemError);
+          answer.bytes = owner_->WhyNotAgain(action.object, Owner::HowLost(action.location));
+        } else if (action.object) {
           const Value& value = action.object->value;
           answer.value_kind = static_cast<uint8_t>(value.kind());
           if (value.kind() == ValueKind::kStored) {

@@ -162,7 +162,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<ObjectFetched>(&message)) {
     CopyArrived(m->request, m->location);
   } else if (auto* m = std::get_if<ObjectUnfetchable>(&message)) {
-    CopyFailed(m->request, m->error);
+    CopyFailed(m->request, m->error, m->node_gone != 0);
   } else if (auto* m = std::get_if<MemoryReserved>(&message)) {
     auto asked = reserving_.find(m->request);
     if (asked == reserving_.end()) return Fail("the node daemon answered what was not asked");
@@ -263,6 +263,9 @@ void Runtime::HandlePeerMessage(ProcessId from, PeerMessage& m) {
       break;
     case PeerMessageKind::kAskValue:
       owner_->ValueAsked(m.id, from, actions_);
+      break;
+    case PeerMessageKind::kAskAgain:
+      owner_->ValueAskedAgain(m.id, from, m.location, actions_);
       break;
     case PeerMessageKind::kCancelObject:
       if (Object* object = owner_->Find(m.id); object && !object->borrowed) {

@@ -172,6 +172,7 @@ Happening HappeningOf(const Message& message) {
         return Happening::kWhy;
       case PeerMessageKind::kEntrust:
         break;  // no actor is kept for its creator in the simulator
+      case PeerMessageKind::kAskAgain:
       case PeerMessageKind::kAfter:
         break;
     }

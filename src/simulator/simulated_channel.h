@@ -70,6 +70,7 @@ struct SimulatedReply {
       case ReplyKind::kRetryableError:
         return Happening::kRetryableError;
       case ReplyKind::kHandedBack:
+      case ReplyKind::kArgumentLost:  // never: all simulated processes are on one node
         return Happening::kHandedBack;
       case ReplyKind::kCancelled:
         return Happening::kCancelled;

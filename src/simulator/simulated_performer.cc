@@ -218,6 +218,8 @@ void SimulatedProcess::Perform() {
         break;
       case ActionKind::kBring:  // never: all simulated processes are on one node
       case ActionKind::kLetGo:
+      case ActionKind::kAskAgain:
+      case ActionKind::kRunAgain:
         break;
       case ActionKind::kResolved:
         break;  // AfterEvent looks

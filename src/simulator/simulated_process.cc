@@ -334,6 +334,7 @@ void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
       WhyAnswered(m.count, m.id, m.bytes);
       break;
     case PeerMessageKind::kEntrust:
+    case PeerMessageKind::kAskAgain:  // never: all simulated processes are on one node
     case PeerMessageKind::kAfter:
       break;
   }

@@ -16,7 +16,8 @@ bool CopyTable::IsComplete(const Location& object) const {
 void CopyTable::Handle(const CopyWanted& event, std::vector<CopyAction>& out) {
   const Use use{event.process, event.request};
   if (!uses_.emplace(use, event.object).second) {
-    out.emplace_back(TellUnfetchable{event.process, event.request, "WeftError\nthe same request was made twice"});
+    out.emplace_back(
+        TellUnfetchable{event.process, event.request, "WeftError\nthe same request was made twice", event.object});
     return;
   }
   auto [entry, added] = copies_.try_emplace(event.object);
@@ -74,8 +75,9 @@ void CopyTable::Consider(Copies::iterator entry, std::vector<CopyAction>& out) {
 
 void CopyTable::FailWaiting(Copy& copy, const std::string& error, std::vector<CopyAction>& out) {
   for (const Use& use : std::exchange(copy.waiting, {})) {
+    const Location object = uses_.at(use);
     uses_.erase(use);
-    out.emplace_back(TellUnfetchable{use.first, use.second, error});
+    out.emplace_back(TellUnfetchable{use.first, use.second, error, object});
   }
 }
 

@@ -95,6 +95,7 @@ struct TellUnfetchable {
   ProcessId process;
   uint64_t request = 0;
   std::string error;
+  Location object;
 };
 using CopyAction = std::variant<MakeRoom, BeginPull, WithdrawCopy, FreePlace, TellFetched, TellUnfetchable>;
 

@@ -226,7 +226,7 @@ void Fields(V& v, ObjectFetched& m) {
 }
 template <class V>
 void Fields(V& v, ObjectUnfetchable& m) {
-  v(m.request, m.error);
+  v(m.request, m.error, m.node_gone);
 }
 
 std::string Encode(const Message& message) { return EncodeVariant(message); }

@@ -282,7 +282,8 @@ struct ObjectFetched {
 };
 struct ObjectUnfetchable {
   uint64_t request = 0;
-  std::string error;  // a system error: name of the exception class, newline, message
+  std::string error;      // a system error: name of the exception class, newline, message
+  uint8_t node_gone = 0;  // 1: the node that it lay on no longer exists, so it can only be made again
 };
 
 // ---- observers: other programs of the same user that look at a session

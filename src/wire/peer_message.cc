@@ -14,6 +14,8 @@ void EncodePeerMessage(const PeerMessage& message, std::string& out) {
   } else if (message.kind == PeerMessageKind::kCancelObject || message.kind == PeerMessageKind::kCancelTask ||
              message.kind == PeerMessageKind::kAfter) {
     w.Fixed(message.count);
+  } else if (message.kind == PeerMessageKind::kAskAgain) {
+    w.Fixed(message.location);
   } else if (message.kind == PeerMessageKind::kValue) {
     w.Fixed(message.value_kind);
     w.Fixed(message.location);
@@ -42,6 +44,9 @@ bool DecodePeerMessages(std::string_view payload, std::vector<PeerMessage>& out)
         if (message.count > (1ull << 40)) return false;
         break;
       case PeerMessageKind::kAskValue:
+        break;
+      case PeerMessageKind::kAskAgain:
+        message.location = r.Fixed<Location>();
         break;
       case PeerMessageKind::kCancelObject:
       case PeerMessageKind::kCancelTask:

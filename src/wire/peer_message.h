@@ -26,6 +26,7 @@ enum class PeerMessageKind : uint8_t {
   kWhy = 8,           // the answer; `bytes` is an ObjectFact or a ProcessFact (wait_facts.h)
   kEntrust = 9,       // to the driver: how to start the sender's detached actor `id`, in `bytes`
   kAfter = 10,        // what follows comes after the sender's first `count` replies on its stream to the receiver
+  kAskAgain = 11,     // like kAskValue, since what lay at `location` is lost with its node
 };
 
 struct PeerMessage {

@@ -362,7 +362,7 @@ def test_a_worker_that_is_killed_while_it_fetches(pair):
 def test_an_object_of_a_node_that_dies_is_lost_and_the_error_says_so(pair, tmp_path):
     program = pair.program(
         indented(f"""
-    lost, had = make.remote(30_000_000), make.remote(3_000_000)
+    lost, had = make.options(max_retries=0).remote(30_000_000), make.remote(3_000_000)
     value = weft.get(had)
     weft.wait([look.remote(lost)])
     print("made", flush=True)
@@ -397,7 +397,7 @@ def test_an_object_of_a_node_that_dies_is_lost_and_the_error_says_so(pair, tmp_p
 def test_a_source_that_is_killed_in_the_middle_of_a_transfer(pair):
     program = pair.program(
         indented("""
-    made = [make.remote(200_000_000) for _ in range(2)]
+    made = [make.options(max_retries=0).remote(200_000_000) for _ in range(2)]
     weft.get([look.remote(ref) for ref in made])
     print("made", flush=True)
     for ref in made:
