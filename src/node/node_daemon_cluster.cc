@@ -227,7 +227,13 @@ void NodeDaemon::HandleNode(NodeNumber from, ForProcess& message) {
     }
     auto waiting = awaiting_channel_.find({message.process, granted->worker});
     if (waiting != awaiting_channel_.end()) return waiting->second.push_back(std::move(decoded));
-    if (!process->peers.contains({granted->worker, true})) return;  // it could not be connected
+    if (!process->peers.contains({granted->worker, true})) {
+      // It could not be connected before the grant came. If it cannot now, the lease is returned.
+      if (deaths_.contains(granted->worker)) return;
+      const ProcessId worker = granted->worker;
+      awaiting_channel_[{message.process, worker}].push_back(std::move(decoded));
+      return cluster_->DialChannel(message.process, worker);
+    }
     WishWasPlaced(message.process, granted->shape);
     return Send(*process, decoded);
   }
