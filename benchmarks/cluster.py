@@ -185,13 +185,14 @@ class System:
 
     def __init__(self, name: str, python: str, init: str, machines: list, environment: dict) -> None:
         self.name = name
+        self.errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         source = PROGRAM.format(module=name, init=init, nodes=len(machines))
         self.program = subprocess.Popen(
             machines[0].command(python, "-c", source),
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if name == "ray" else None,
+            stderr=self.errors,
             text=True,
         )
 
@@ -202,7 +203,8 @@ class System:
         while line and not line[0].isdigit():
             line = self.program.stdout.readline()
         if not line:
-            raise RuntimeError(f"the program of {self.name} has ended in {workload}")
+            self.errors.seek(0)
+            raise RuntimeError(f"the program of {self.name} has ended in {workload}:\n{self.errors.read()[-2000:]}")
         return float(line)
 
     def end(self) -> None:
