@@ -255,6 +255,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void HandleNode(NodeNumber from, NodesTold& message);
   void Open();
   bool IsElsewhere(ProcessId process) const;
+  // As far as we have heard.
+  bool HasDied(ProcessId process) const;
   void SendElsewhere(ProcessId process, const Message& message);
   void WantChannel(ProcessId submitter, ProcessId worker);
   void GrantElsewhere(const GrantLease& action);

@@ -118,6 +118,10 @@ bool NodeDaemon::IsElsewhere(ProcessId process) const {
   return cluster_ && NodeOf(process) != cluster_->self() && (process.value & kObserverBit) == 0;
 }
 
+bool NodeDaemon::HasDied(ProcessId process) const {
+  return deaths_.contains(process) || (!IsElsewhere(process) && !processes_.contains(process));
+}
+
 void NodeDaemon::SendElsewhere(ProcessId process, const Message& message) {
   cluster_->Send(NodeOf(process), ForProcess{process, Encode(message)});
 }
@@ -168,7 +172,8 @@ void NodeDaemon::HandleNode(NodeNumber, WorkAssigned& message) {
   placements_seen_ = std::max(placements_seen_, message.placement);
   load_told_ = false;
   if (message.actor) return PlaceFarActor(message);
-  if (EnsureJob(message.job) == nullptr || !IsValidShape(message.shape)) return;
+  // Whoever asked may have died meanwhile: its node tells us of that, the head places, and neither waits for the other.
+  if (HasDied(message.process) || EnsureJob(message.job) == nullptr || !IsValidShape(message.shape)) return;
   if (Find(message.process) == nullptr && remote_clients_.emplace(message.process, message.job).second) {
     scheduler_->Handle(ProcessJoined{message.process, false, {message.job}}, scheduler_actions_);
   }

@@ -140,8 +140,8 @@ void NodeDaemon::PlaceFarActor(WorkAssigned& message) {
     return;
   }
   Job* job = EnsureJob(message.job);
-  if (job == nullptr || job->ending || job->leaving_until_ns != 0 || !IsValidShape(message.shape) ||
-      !IsValidShape(message.to_hold) || scheduler_->HasWorkerOf(message.actor)) {
+  if (job == nullptr || job->ending || job->leaving_until_ns != 0 || HasDied(message.process) ||
+      !IsValidShape(message.shape) || !IsValidShape(message.to_hold) || scheduler_->HasWorkerOf(message.actor)) {
     return decline();
   }
   if (Find(message.process) == nullptr && remote_clients_.emplace(message.process, message.job).second) {

@@ -616,6 +616,35 @@ def test_a_detached_actor_works_on_after_its_driver(nodes):
     until(lambda: not nodes.children())
 
 
+def test_actors_are_killed_while_the_head_places_their_tasks(nodes):
+    """A place found for a process that has died meanwhile is nobody's: the node must not take it for a living one."""
+    first = nodes.start("--num-cpus=1", "--name=one")
+    nodes.start("--num-cpus=1", "--name=two")
+    assert (
+        On(nodes, first).output_of(
+            """
+            @weft.remote
+            def work():
+                pass
+
+            @weft.remote(num_cpus=0)
+            class Asker:
+                def ask(self):
+                    self.asked = [work.remote() for _ in range(20)]
+
+            for _ in range(30):
+                askers = [Asker.remote() for _ in range(2)]
+                weft.get([asker.ask.remote() for asker in askers])
+                for asker in askers:
+                    weft.kill(asker)
+            print(weft.get([weft.remote(lambda: 1).remote() for _ in range(4)]))
+            """
+        )
+        == "[1, 1, 1, 1]\n"
+    )
+    until(lambda: not nodes.children())
+
+
 def test_arguments_of_a_detached_actor(nodes):
     first = nodes.start("--num-cpus=2", "--name=one")
     assert (
