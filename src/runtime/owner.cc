@@ -556,9 +556,10 @@ void Owner::Enqueue(Task* task, bool at_front) {
     return;
   }
   task->state = TaskState::kReady;
-  Shape& shape = shapes_[task->what->shape];
+  task->shape = task->num_dependencies > 0 ? ShapeFor(task) : task->what->shape;
+  Shape& shape = shapes_[task->shape];
   at_front ? shape.ready.PushFront(task) : shape.ready.PushBack(task);
-  MarkDirty(task->what->shape);
+  MarkDirty(task->shape);
 }
 
 void Owner::MarkDirty(uint32_t number) {
@@ -607,12 +608,18 @@ void Owner::SubmitterWaits(Actions& out) {
 // is awake.
 int32_t Owner::WorkerFor(Shape& shape) const {
   int32_t best = -1, busy = -1;
-  for (int32_t candidate : shape.workers) {
+  auto consider = [&](int32_t candidate) {
     const LeasedWorker& worker = workers_[candidate];
-    if (!Usable(worker)) continue;
+    if (!Usable(worker)) return;
     if (worker.pushed.size > 0 && (busy < 0 || worker.pushed.size < workers_[busy].pushed.size)) busy = candidate;
-    if (worker.pushed.size >= max_pushed) continue;
+    if (worker.pushed.size >= max_pushed) return;
     if (best < 0 || worker.pushed.size < workers_[best].pushed.size) best = candidate;
+  };
+  for (int32_t candidate : shape.workers) consider(candidate);
+  if (shape.node) [[unlikely]] {
+    for (int32_t candidate : shapes_[shape.plain].workers) {
+      if (NodeOf(workers_[candidate].process) == shape.node) consider(candidate);
+    }
   }
   if (best < 0 || busy < 0 || workers_[best].pushed.size > 0) return best;
   const uint64_t ready_ns = shape.ready.size * (uint64_t{shape.ready.first->what->typical_ns} + kOverheadNs);
@@ -631,7 +638,12 @@ void Owner::Pump(uint32_t number, Actions& out) {
     PushTo(best, task, out);
     PushDependentsBehind(task, out);
   }
-  if (!shape.ready.first) Rebalance(shape, out);
+  if (!shape.ready.first) {
+    for (const auto& [node, near] : shape.near) {
+      if (shapes_[near].ready.first) MarkDirty(near);  // a worker of this shape may have become free there
+    }
+    Rebalance(shape, out);
+  }
   WishLeases(number, out);
 }
 
@@ -639,6 +651,7 @@ void Owner::PushTo(int32_t number, Task* task, Actions& out) {
   LeasedWorker& worker = workers_[number];
   task->state = TaskState::kPushed;
   task->worker = number;
+  task->shape = worker.shape;
   task->push = ++pushes_;
   worker.pushed.PushBack(task);
   task->expected_ns = std::max(task->what->typical_ns, task->what->typical_ns + kOverheadNs);
@@ -709,7 +722,7 @@ void Owner::Rebalance(Shape& shape, Actions& out) {
 
 void Owner::Revoke(Task* task, Actions& out) {
   task->state = TaskState::kRevoking;
-  if (!task->actor) ++shapes_[task->what->shape].revoking;
+  if (!task->actor) ++shapes_[task->shape].revoking;
   out.push_back({.kind = ActionKind::kRevoke,
                  .worker = task->worker,
                  .task = task,
@@ -719,7 +732,7 @@ void Owner::Revoke(Task* task, Actions& out) {
 
 void Owner::RevokeEnded(Task* task) {
   if (!task->actor) {
-    --shapes_[task->what->shape].revoking;
+    --shapes_[task->shape].revoking;
   } else if (task->to_follow) {
     task->to_follow = false;
     --task->actor->to_follow;
@@ -1026,6 +1039,7 @@ void Owner::WishLeases(uint32_t number, Actions& out) {
   // Beyond a thousand the exact number tells the scheduler nothing; below, a wish grown fourfold is news.
   auto wish = static_cast<uint32_t>(std::min<size_t>(spare, 1000));
   if (shape.wished > 0 && wish < 4 * shape.wished) return;
+  if (shape.wished == 0) shape.wished_since_ns = now_ns_;
   shape.wished = wish;
   out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = wish});
 }
@@ -1044,6 +1058,7 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
   now_ns_ = now_ns;
   Shape& shape = shapes_[number];
   if (shape.wished > 0) --shape.wished;
+  ++shape.granted;
   LeasedWorker& worker = WorkerRecord(process);
   if (worker.dead || worker.leased) {
     // We heard of its death first (a message to it was answered so); its burial ends the lease. The wish was spent on
@@ -1147,7 +1162,7 @@ void Owner::Tick(int64_t now_ns, Actions& out) {
       MarkDirty(worker.actor);
     }
     if (!worker.leased || worker.pushed.size > 0) continue;
-    if (now_ns - worker.idle_since_ns >= lease_idle_ns) {
+    if (now_ns >= IdleEnd(worker)) {
       ReturnLease(worker, out);
     } else if (worker.full && now_ns - worker.idle_since_ns >= kPushAgainNs) {
       worker.full = false;
@@ -1182,10 +1197,17 @@ void Owner::StopGathering(uint32_t number) {
 
 int64_t Owner::NextUrgentTick() const {
   int64_t next = 0;
-  for (const Shape& shape : shapes_) {
-    if (shape.gathering_since_ns == 0) continue;
-    const int64_t at = shape.gathering_since_ns + kGatherNs;
+  auto consider = [&](int64_t at) {
     if (next == 0 || at < next) next = at;
+  };
+  bool wishes = false;
+  for (const Shape& shape : shapes_) {
+    if (shape.gathering_since_ns > 0) consider(shape.gathering_since_ns + kGatherNs);
+    wishes = wishes || (shape.wished > 0 && shape.ready.first);
+  }
+  if (!wishes || !NodeOf(self_)) return next;
+  for (const LeasedWorker& worker : workers_) {
+    if (worker.leased && worker.pushed.size == 0) consider(IdleEnd(worker));
   }
   return next;
 }
@@ -1198,7 +1220,8 @@ int64_t Owner::NextTick() const {
   for (const LeasedWorker& worker : workers_) {
     if (worker.actor && worker.full) consider(worker.full_since_ns + kPushAgainNs);
     if (!worker.leased || worker.pushed.size > 0) continue;
-    consider(worker.idle_since_ns + (worker.full ? std::min(kPushAgainNs, lease_idle_ns) : lease_idle_ns));
+    consider(IdleEnd(worker));
+    if (worker.full) consider(worker.idle_since_ns + kPushAgainNs);
   }
   for (const Shape& shape : shapes_) {
     if (shape.wished > 0 && shape.quiet_since_ns > 0) consider(shape.quiet_since_ns + lease_idle_ns / 10);

@@ -228,6 +228,7 @@ struct Task {
   uint32_t attempt = 0;
   uint32_t ticket_offset = 0, ticket_sequence = 0;  // the caller's, while pushed
   uint32_t expected_ns = 0;                         // that it occupies its worker, while pushed
+  uint32_t shape = 0;                               // of the queue it is in, or of its worker's lease
   uint64_t push = 0;                                // the number of its last push; differs for each
   int32_t worker = -1;
   TaskState state = TaskState::kWaiting;
@@ -420,6 +421,8 @@ class Owner {
   // ---- set-up: interned for the life of the owner
   uint32_t InternShape(const ResourceAmounts& amounts);
   const ResourceAmounts& shape(uint32_t number) const { return shapes_[number].amounts; }
+  // Leases of this shape that it has heard of in all.
+  uint64_t GrantsOf(uint32_t number) const { return shapes_[number].granted; }
   const Function* InternFunction(Function function);
   const Function* FindFunction(const FunctionKey& key) const;
   const TaskTemplate* InternTemplate(TaskTemplate what);
@@ -561,17 +564,29 @@ class Owner {
     TaskList ready;
     std::vector<int32_t> workers;  // leased now
     uint32_t wished = 0;           // asked for and not granted
+    int64_t wished_since_ns = 0;   // the first of them
+    uint64_t granted = 0;          // in all
     uint32_t revoking = 0;
     bool dirty = false;
     int64_t quiet_since_ns = 0;  // nothing to run since
     // Tasks lie behind short ones although a worker is idle, and no result has come, since then; 0: not so.
     int64_t gathering_since_ns = 0;
+    std::map<NodeNumber, uint32_t> near;  // this shape, where most bytes of the arguments are
+    // Of one near a node: that node, and the shape without it, whose workers there are as good.
+    NodeNumber node;
+    uint32_t plain = 0;
   };
 
   // A task with its returns (one local reference each) and its arguments held. `failed`: an argument ended in an error.
   Task* NewTask(const Submission& submission, std::vector<Object*>& returns, bool* failed, Actions& out);
   bool AttachArguments(Task* task, const std::vector<Object*>& dependencies, const std::vector<Object*>& contained,
                        Actions& out);
+  // ---- locality (owner_locality.cc)
+  // The shape that a task which can run now waits for leases in: that of its template, or the same near the node that
+  // has its arguments.
+  uint32_t ShapeFor(const Task* task);
+  // When an idle worker's lease is given back.
+  int64_t IdleEnd(const LeasedWorker& worker) const;
   // ---- lineage (owner_lineage.cc)
   void Retain(Task* task, Actions& out);             // its results were stored
   void EndRunAgain(Task* task, Actions& out);        // it has ended, in whatever way
@@ -650,6 +665,7 @@ class Owner {
   Slab<Task> tasks_;
   std::unordered_map<ObjectId, Object*> borrowed_;
   std::deque<Shape> shapes_;
+  size_t near_shapes_ = 0;  // of them
   std::map<ResourceAmounts, uint32_t> shape_numbers_;
   std::unordered_map<FunctionKey, std::unique_ptr<Function>> functions_;
   std::deque<TaskTemplate> templates_;

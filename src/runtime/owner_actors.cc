@@ -340,7 +340,7 @@ void Owner::CancelTask(Task* task, bool force, bool recursive, Actions& out) {
   task->cancel_recursive = task->cancel_recursive || recursive;
   switch (task->state) {
     case TaskState::kReady:
-      shapes_[task->what->shape].ready.Remove(task);
+      shapes_[task->shape].ready.Remove(task);
       FailCancelled(task, out);
       break;
     case TaskState::kQueued:

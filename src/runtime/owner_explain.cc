@@ -57,7 +57,7 @@ ObjectFact Owner::Explain(ObjectId id) {
       break;
     case TaskState::kReady:
       fact.state = ObjectState::kReady;
-      fact.shape = shapes_[task->what->shape].amounts;
+      fact.shape = shapes_[task->shape].amounts;
       break;
     case TaskState::kPushed:
       fact.state = ObjectState::kPushed;
