@@ -135,6 +135,8 @@ void ObjectExchange::ProcessEnded(ProcessId process) {
 }
 
 void ObjectExchange::LastProcessEnded() {
+  // Whose they were has most likely ended, too; and if not, what was lost can be made again.
+  for (const auto& [home, when] : std::exchange(orphaned_, {})) FeedTable(HomeLost{home});
   // Processes that come later map the next one, which has the same number; none is left that has mapped this one.
   if (!writer_ || !table_.empty() || !reserving_.empty()) return;
   segments_.WriterDied(writer_->segment());
