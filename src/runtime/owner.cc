@@ -257,6 +257,11 @@ void Owner::Free(Object* object, Actions& out) {
 }
 
 void Owner::Want(Object* object, Actions& out) {
+  Seek(object, out);
+  if (!to_make_.empty()) Settle(out);
+}
+
+void Owner::Seek(Object* object, Actions& out) {
   if (!object->borrowed) {
     if (object->dropped && !object->producer) to_make_.push_back(object->handle);
     return;
@@ -269,7 +274,6 @@ void Owner::Want(Object* object, Actions& out) {
 void Owner::WantHere(Object* object, Actions& out) {
   object->wanted_here = true;
   object->resolved() ? Bring(object, out) : Want(object, out);
-  if (!to_make_.empty()) Settle(out);
 }
 
 // Before the value is seen, so that nobody takes it for one that is here.
@@ -377,7 +381,7 @@ void Owner::ValueAsked(ObjectId id, ProcessId asker, Actions& out) {
   } else {
     if (!object->askers) object->askers = new std::vector<ProcessId>();
     object->askers->push_back(asker);
-    Want(object, out);
+    Seek(object, out);
     Settle(out);
   }
 }
@@ -523,7 +527,7 @@ bool Owner::AttachArguments(Task* task, const std::vector<Object*>& dependencies
         ++task->unresolved;
         if (!object->dependents) object->dependents = new std::vector<Task*>();
         object->dependents->push_back(task);
-        Want(object, out);
+        Seek(object, out);
       } else if (object->value.kind() == ValueKind::kTaskError || object->value.kind() == ValueKind::kSystemError) {
         failed = true;
       }
@@ -958,7 +962,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
     if (kind == ReplyKind::kArgumentLost) hopeless = ArgumentsLost(task, error, values, out);
     // Calls that were pushed behind it may run before it comes back.
     if (hopeless.empty() && kind == ReplyKind::kArgumentLost && task->what->kind == TemplateKind::kCall &&
-        !task->actor->out_of_order && worker.pushed.size > 0 && !HasFailedArgument(task)) {
+        WasOvertaken(worker, task) && !HasFailedArgument(task)) {
       hopeless = std::string(error) + "; the call of '" + task->what->name +
                  "' did not run, since calls that were made after it have gone on: call it again";
     }
