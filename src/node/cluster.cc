@@ -21,8 +21,15 @@ constexpr int64_t kIdleNs = 5'000'000'000;
 constexpr int64_t kDialSoonNs = 10'000'000;
 constexpr int64_t kDialAgainNs = 100'000'000;
 
+// A head that hangs takes connections, as its kernel does that, and says nothing. If there are several, another may
+// lead meanwhile, and gives up whoever has not come to it within a lease.
+constexpr int64_t kOneOfSeveralNs = 2'000'000'000;
+
 // How long a node that starts may take to become a member.
 constexpr int64_t kJoinNs = 15'000'000'000;
+
+// What a node has to say in its log while the head is away.
+constexpr size_t kMostTold = 20;
 
 // Nodes that have gone and are still told of.
 constexpr size_t kMostGone = 100;
@@ -49,6 +56,7 @@ class Cluster::Peer final : public Link::Handler {
   void LinkReady(Link&, std::string_view) override {
     ready = true;
     if (to_head) {
+      cluster_.head_answers_ = true;
       // Only now the cluster is known that others must name when they come to us.
       cluster_.settings_.cluster_id = link->peer_cluster_id();
       if (Status status = cluster_.Listen(); !status) return cluster_.host_.ClusterRefused(status.error().message);
@@ -110,6 +118,7 @@ class Cluster::Peer final : public Link::Handler {
   bool to_head = false;
   bool joining = false;   // on the head: of a node that is or wants to be a member
   bool accepted = false;  // another node's for what it sends
+  bool astray = false;    // of one that wants to join, and we are not the head
   NodeNumber flow_with;   // whose messages go over it; 0: none
   bool sends_chunks = false;
   std::deque<Waiting> waiting;  // until it is ready
@@ -224,7 +233,9 @@ Status Cluster::DialHead() {
   if (!where) return where.error();
   auto peer = std::make_unique<Peer>(*this, next_peer_++, NodeNumber{});
   peer->to_head = true;
-  auto link = Link::Dial(loop_, where->first, where->second, settings_,
+  LinkSettings settings = settings_;
+  if (heads.size() > 1) settings.handshake_timeout_ns = kOneOfSeveralNs;
+  auto link = Link::Dial(loop_, where->first, where->second, settings,
                          EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kJoin)}), *peer);
   if (!link) return link.error();
   peer->link = std::move(*link);
@@ -249,12 +260,13 @@ void Cluster::LinkAccepted(std::unique_ptr<Link> link, std::string_view bytes) {
     case LinkPurpose::kNode: {
       const bool joining = static_cast<LinkPurpose>(hello.purpose) == LinkPurpose::kJoin;
       // Before it is a member itself, a head has nobody who would listen to what a node tells anew.
-      if (joining && (!is_head() || !Knows(self_))) return;
-      auto peer = std::make_unique<Peer>(*this, next_peer_++, hello.node);
+      if (joining && is_head() && !Knows(self_)) return;
+      auto peer = std::make_unique<Peer>(*this, next_peer_++, joining ? NodeNumber{} : hello.node);
       if (!joining && (!hello.node || gone_.contains(hello.node))) return;
       peer->ready = true;
-      peer->joining = joining;
-      peer->accepted = !joining;
+      peer->joining = joining && is_head();
+      peer->accepted = !peer->joining;
+      peer->astray = joining && !is_head();
       link->set_handler(*peer);
       peer->link = std::move(link);
       Peer& accepted = *(peers_[peer->number] = std::move(peer));
@@ -264,11 +276,8 @@ void Cluster::LinkAccepted(std::unique_ptr<Link> link, std::string_view bytes) {
   }
 }
 
-void Cluster::LinkRefused(const std::string& address, RefusalKind, const Error& why) {
-  // Anybody can cause these: a few lines are enough.
-  if (refusals_told_ >= 100) return;
-  ++refusals_told_;
-  std::fprintf(stderr, "weft node: a connection from %s was refused: %s\n", address.c_str(), why.message.c_str());
+void Cluster::LinkRefused(const std::string& address, RefusalKind kind, const Error& why) {
+  std::fputs(refusals_.Refused(address, kind, why.message, NowNs()).c_str(), stderr);
 }
 
 void Cluster::Received(Peer& peer, std::string_view bytes) {
@@ -278,6 +287,14 @@ void Cluster::Received(Peer& peer, std::string_view bytes) {
     return Lost(peer, {ErrorKind::kInvalid, "it sent what cannot be understood"});
   }
   if (peer.to_head && peer.number != head_link_) return;
+  if (peer.astray) {
+    // Who was a member looks for its head elsewhere; to be refused would cost it what it runs.
+    if (auto* joins = std::get_if<NodeJoins>(&message); joins != nullptr && !joins->was) {
+      peer.Send(EncodeNodeMessage(NodeRefused{0, "at " + own_address_ + " is the node " + options_.name +
+                                                     ", not the head; say --address=" + head_address_}));
+    }
+    return peer.link->CloseWhenSent();
+  }
   if (peer.joining) {
     if (auto* joins = std::get_if<NodeJoins>(&message)) {
       JoinAsked asked{.link = peer.number,
@@ -334,7 +351,13 @@ void Cluster::Lost(Peer& peer, const Error& why) {
     if (head_link_ != peer.number) return;
     head_link_ = 0;
     const bool others = SplitAddresses(head_address_).size() > 1 && why.kind != ErrorKind::kInvalid;
-    if (!self_ && !others) return host_.ClusterRefused(why.message);
+    // It is busy with strangers, who made us the oldest; or is just beginning, or cannot write us down.
+    const bool may_change = why.kind == ErrorKind::kFull || (was_ready && why.kind == ErrorKind::kGone);
+    if (!self_ && !others && !may_change) return host_.ClusterRefused(why.message);
+    // Attempts may go on for minutes; what they meet with is news only once.
+    if (self_ && !leaving_ && head_is_away_.size() < kMostTold && head_is_away_.insert(why.message).second) {
+      std::fprintf(stderr, "weft node: the head is away, and is looked for: %s\n", why.message.c_str());
+    }
     if (!leaving_) dial_again_ns_ = now + (was_ready ? kDialSoonNs : kDialAgainNs);
     std::vector<LeaseAction> actions;
     lease_->Handle(HeadLinkLost{now}, actions);
@@ -555,6 +578,7 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
                      actions);
       self_ = accepted->node;
       head_ = accepted->head;
+      head_is_away_.clear();
       if (auto found = peers_.find(head_link_); found != peers_.end()) {
         leader_address_ = found->second->link->peer_address();
         OpenFlow(*found->second, head_, true, true);
@@ -899,7 +923,10 @@ int64_t Cluster::NextDeadline() const {
 
 void Cluster::Tick(int64_t now_ns) {
   if (lease_ && !self_ && join_by_ns_ <= now_ns) {
-    return host_.ClusterRefused("the head at " + head_address_ + " does not answer");
+    return host_.ClusterRefused(
+        "the head at " + head_address_ +
+        (head_answers_ ? " has not taken this node in: its control store may be full or away; its log says more"
+                       : " does not answer"));
   }
   // First of all: whether we may still believe in our lease.
   if (lease_ && lease_->next_wakeup_ns() <= now_ns) {

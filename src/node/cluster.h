@@ -26,6 +26,7 @@
 #include "head/node_lease.h"
 #include "node/head_ledger.h"
 #include "node/lasting_node.h"
+#include "node/refusal_log.h"
 #include "os/event_loop.h"
 #include "scheduling/global_scheduler.h"
 #include "transport/link.h"
@@ -118,9 +119,9 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
     std::vector<JobRecord> jobs;
   };
   Legacy TakeLegacy() { return std::exchange(legacy_, {}); }
-  // On the head: then is called when it is written, and not at all if this head leads no longer (HeadLedger).
-  void WriteDown(WriteBatch batch, std::function<void()> then) {
-    ledger_->CommitSealed(std::move(batch), std::move(then));
+  // On the head; see HeadLedger::Commit.
+  void WriteDown(WriteBatch batch, std::function<void()> then, HeadLedger::Waits waits = nullptr) {
+    ledger_->CommitSealed(std::move(batch), std::move(then), std::move(waits));
   }
 
   int64_t NextDeadline() const;
@@ -185,6 +186,7 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   uint64_t next_peer_ = 1;
   size_t next_head_ = 0;                     // which of the head's addresses is tried next
   uint64_t head_link_ = 0;                   // of a node that is not the head
+  std::set<std::string> head_is_away_;       // what the log says of that; empty: it is there
   std::map<NodeNumber, uint64_t> outgoing_;  // links for what we send
   std::map<uint64_t, std::unique_ptr<Dialled>> dialled_;
   std::vector<uint64_t> ended_;             // peers and dialled links to be destroyed outside of their callbacks
@@ -205,7 +207,8 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   uint64_t own_beat_ = 0;
   int64_t dial_again_ns_ = INT64_MAX;
   int64_t join_by_ns_ = INT64_MAX;
-  uint32_t refusals_told_ = 0;
+  bool head_answers_ = false;  // a head that has the token has been heard
+  RefusalLog refusals_;
   bool leaving_ = false;
   std::unique_ptr<HeadLedger> ledger_;  // of a head; last: its end calls back
 };

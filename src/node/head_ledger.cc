@@ -156,9 +156,7 @@ void HeadLedger::Acquired(StoreResult<Leadership> outcome) {
       std::fprintf(stderr, "weft node: another head leads; this one waits\n");
       host_.LedgerHeld();
     }
-    if (!held && !std::exchange(told_away_, true)) {
-      std::fprintf(stderr, "weft node: %s\n", outcome.status().message().c_str());
-    }
+    if (!held) TakesNone(outcome.status().message());
     acquire_at_ns_ = NowNs() + kAskAgainNs;
     return;
   }
@@ -252,9 +250,11 @@ void HeadLedger::Lose(const std::string& why) {
 
 // One at a time: a change that the store refuses (no space, away for long) is tried again before any later one, since
 // what was decided must not be forgotten, nor overtaken.
-void HeadLedger::Commit(WriteBatch batch, std::function<void()> then) {
+void HeadLedger::Commit(WriteBatch batch, std::function<void()> then, Waits waits) {
   if (lost_) return;
-  changes_.push_back({std::move(batch), std::move(then)});
+  const bool told = waits && !takes_none_.empty();
+  if (told) waits(takes_none_);
+  changes_.push_back({std::move(batch), std::move(then), told ? nullptr : std::move(waits)});
   if (retry_at_ns_ == INT64_MAX) Submit();
 }
 
@@ -274,18 +274,32 @@ void HeadLedger::Committed(const StoreStatus& outcome) {
     return Lose("another head has taken over this cluster (" + outcome.message() + ")");
   }
   if (!outcome.ok()) {
-    if (!std::exchange(told_away_, true)) {
-      std::fprintf(stderr, "weft node: the control store refuses a change, which is tried again: %s\n",
-                   outcome.message().c_str());
-    }
     retry_at_ns_ = NowNs() + kAskAgainNs;
-    return;
+    return TakesNone(outcome.message());
   }
-  told_away_ = false;
+  TakesAgain();
   auto then = std::move(changes_.front().then);
   changes_.pop_front();
   if (then) then();
   Submit();
+}
+
+// Told once, to the log and to whoever waits.
+void HeadLedger::TakesNone(const std::string& why) {
+  if (takes_none_.empty()) {
+    std::fprintf(stderr, "weft node: the control store takes no changes; they wait, and are tried again: %s\n",
+                 why.c_str());
+  }
+  takes_none_ = why;
+  for (size_t i = 0; i < changes_.size(); ++i) {
+    if (auto waits = std::exchange(changes_[i].waits, nullptr)) waits(why);
+  }
+}
+
+void HeadLedger::TakesAgain() {
+  if (takes_none_.empty()) return;
+  takes_none_.clear();
+  std::fprintf(stderr, "weft node: the control store takes changes again\n");
 }
 
 void HeadLedger::NodeAccepted(NodeNumber node, const NodeDescription& description, NodeNumber next,
@@ -311,9 +325,9 @@ void HeadLedger::NodeDied(NodeNumber node, std::function<void()> then) {
   Commit(std::move(batch), std::move(then));
 }
 
-void HeadLedger::CommitSealed(WriteBatch batch, std::function<void()> then) {
+void HeadLedger::CommitSealed(WriteBatch batch, std::function<void()> then, Waits waits) {
   sealer_->SealAll(batch);
-  Commit(std::move(batch), std::move(then));
+  Commit(std::move(batch), std::move(then), std::move(waits));
 }
 
 void HeadLedger::Resign() {
@@ -344,9 +358,14 @@ void HeadLedger::Tick(int64_t now_ns) {
   if (retry_at_ns_ <= now_ns) Submit();
   if (open_ && renew_at_ns_ <= now_ns) {
     renew_at_ns_ = now_ns + kRenewNs;
+    // One that does not answer is waited for, and a change that fails at last would be late news.
+    if (const StoreHealth health = store_->health(); health.state == StoreHealth::kAway) TakesNone(health.message);
     StoreStatus status = store_->Renew([this](StoreStatus outcome) {
-      if (!lost_ && outcome.code() == StoreCode::kFenced) {
+      if (lost_) return;
+      if (outcome.code() == StoreCode::kFenced) {
         Lose("another head has taken over this cluster (" + outcome.message() + ")");
+      } else if (outcome.ok() && changes_.empty()) {
+        TakesAgain();
       }
     });
     if (status.code() == StoreCode::kFenced) Lose("another head has taken over this cluster");

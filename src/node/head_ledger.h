@@ -53,12 +53,14 @@ class HeadLedger {
   static Result<std::unique_ptr<HeadLedger>> Create(EventLoop& loop, const LastingNodeOptions& options, Host& host);
   ~HeadLedger();
 
-  // Then is called when the change is in the store; not at all if this head leads no longer.
-  void Commit(WriteBatch batch, std::function<void()> then);
+  // Then is called when the change is in the store; not at all if this head leads no longer. Waits is called, once at
+  // most and maybe at once, if the store takes no changes for the time being, with the reason.
+  using Waits = std::function<void(const std::string& why)>;
+  void Commit(WriteBatch batch, std::function<void()> then, Waits waits = nullptr);
   void NodeAccepted(NodeNumber node, const NodeDescription& description, NodeNumber next, std::function<void()> then);
   void NodeDied(NodeNumber node, std::function<void()> then);
   // Records from which code is run: they are sealed.
-  void CommitSealed(WriteBatch batch, std::function<void()> then);
+  void CommitSealed(WriteBatch batch, std::function<void()> then, Waits waits = nullptr);
 
   // For an orderly end: another may lead at once. Blocks for a moment at most.
   void Resign();
@@ -75,6 +77,8 @@ class HeadLedger {
   Restored Read(Leadership& leadership);
   void Submit();
   void Committed(const StoreStatus& outcome);
+  void TakesNone(const std::string& why);
+  void TakesAgain();
   void Lose(const std::string& why);
 
   EventLoop& loop_;
@@ -87,7 +91,7 @@ class HeadLedger {
   bool open_ = false;
   bool lost_ = false;
   bool told_held_ = false;
-  bool told_away_ = false;
+  std::string takes_none_;  // why, while the store takes no changes
   int64_t acquire_at_ns_ = INT64_MAX;
   int64_t give_up_ns_ = INT64_MAX;
   int64_t renew_at_ns_ = INT64_MAX;
@@ -95,6 +99,7 @@ class HeadLedger {
   struct Change {
     WriteBatch batch;
     std::function<void()> then;
+    Waits waits;  // until it was called
   };
   std::deque<Change> changes_;  // the first is with the store, or is tried again
   bool submitted_ = false;

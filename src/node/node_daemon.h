@@ -480,6 +480,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   uint64_t next_detached_ = 1;
   uint64_t next_lasting_job_ = 1;
   std::set<ProcessId> written_jobs_;      // lasting ones
+  std::set<ProcessId> told_of_store_;     // drivers that know why their detached actors wait
   std::set<NodeNumber> untold_;           // members of an earlier head that have not said which actors they have
   std::map<ObjectId, ProcessId> exited_;  // on a node: detached actors that have, since it has this head
   std::set<SegmentId> orphan_segments_;   // of lasting jobs that have ended: others may read what was written there

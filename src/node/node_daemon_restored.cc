@@ -49,7 +49,21 @@ void NodeDaemon::WriteDown(ObjectId actor, std::function<void()> then) {
   record.constructor = kept->second.recipe;
   Put(batch, record);
   kept->second.written = true;
-  cluster_->WriteDown(std::move(batch), std::move(then));
+  const ProcessId driver = kept->second.driver;
+  cluster_->WriteDown(
+      std::move(batch),
+      [this, driver, then = std::move(then)] {
+        told_of_store_.erase(driver);
+        then();
+      },
+      [this, driver, name = record.name, class_name = record.class_name](const std::string& why) {
+        // Once is enough, however many of its actors wait.
+        if (!told_of_store_.insert(driver).second) return;
+        Answer(driver, WorkerOutput{ProcessId{}, 0, 1,
+                                    "weft: " + CalledActor(class_name, name) +
+                                        " waits until the head can write it down: " + why + "\n",
+                                    ""});
+      });
 }
 
 void NodeDaemon::StrikeOut(ObjectId actor, bool was_written, ProcessId job, bool job_ends) {

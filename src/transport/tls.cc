@@ -124,8 +124,10 @@ IoOutcome::Kind TlsSession::Judge(int result, const char* doing) {
   const long verified = ::SSL_get_verify_result(ssl_);
   why_ = std::string("TLS failed ") + doing + ": " + reason;
   if (verified != X509_V_OK) {
+    const bool by_date = verified == X509_V_ERR_CERT_NOT_YET_VALID || verified == X509_V_ERR_CERT_HAS_EXPIRED;
     why_ += std::string(" (") + ::X509_verify_cert_error_string(verified) +
-            "); all nodes need certificates of the CA in --tls-ca";
+            (by_date ? "); check the clocks of both machines, and the dates of the certificates"
+                     : "); all nodes need certificates of the CA in --tls-ca");
   }
   return IoOutcome::kClosed;
 }

@@ -292,14 +292,13 @@ def test_a_name_that_is_taken_is_refused(nodes):
 
 
 def test_an_address_where_nobody_listens_or_somebody_else(nodes):
-    nodes.run("start", "--head", "--port=0", "--num-cpus=1")  # makes the token
+    nodes.start("--num-cpus=1")  # makes the token
     with socket.socket() as stranger:
         stranger.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{stranger.getsockname()[1]}"
-        nobody = nodes.run("start", f"--address={address}", check=False)
+        nobody = nodes.run("start", f"--address={address}", "--name=other", check=False)
         assert nobody.returncode == 1
         assert address in nobody.stderr
-    nodes.run("stop")
 
 
 def test_the_token_is_nowhere_to_be_seen(nodes, tmp_path):

@@ -143,7 +143,7 @@ def backend(request, nodes, tmp_path):
         yield ["--with-redis=2"]
         try:
             assert servers_in(tmp_path)
-            nodes.run("stop")  # the head ends its servers with it
+            nodes.run("stop", f"--address={nodes.address}")  # the head ends its servers with it
             until(lambda: not servers_in(tmp_path))
         finally:
             for pid in servers_in(tmp_path):
@@ -455,25 +455,31 @@ def test_a_password_is_kept_from_others(nodes, tmp_path):
         assert "open-sesame" not in file.read()
 
 
+class Pair:
+    """Two heads on one Redis, of which the second waits, and a node."""
+
+    def __init__(self, nodes, home) -> None:
+        self.redis = f"--redis=redis://{nodes.start_redis(home)}"
+        self.first = nodes.start_head(self.redis)
+        self.second_port = free_port()
+        done = nodes.run(
+            "start", "--head", f"--port={self.second_port}", self.redis, "--standby", "--num-cpus=1",
+            "--resource=head=1", "--name=second", "--json",
+        )  # fmt: skip
+        self.second = json.loads(done.stdout)["pid"]
+        nodes.pids.append(self.second)
+        both = f"127.0.0.1:{nodes.port},127.0.0.1:{self.second_port}"
+        done = nodes.run("start", f"--address={both}", "--num-cpus=1", "--name=other", "--resource=lamp=1", "--json")
+        nodes.address = both
+        self.node = json.loads(done.stdout)["pid"]
+        nodes.pids.append(self.node)
+
+
 @needs_redis
 def test_a_standby_takes_over(nodes, tmp_path):
-    redis = f"--redis=redis://{nodes.start_redis(tmp_path)}"
-    first = nodes.start_head(redis)
-    second_port = free_port()
-    done = nodes.run(
-        "start", "--head", f"--port={second_port}", redis, "--standby", "--num-cpus=1", "--resource=head=1",
-        "--name=second", "--json",
-    )  # fmt: skip
-    second = json.loads(done.stdout)["pid"]
-    nodes.pids.append(second)
-    both = f"127.0.0.1:{nodes.port},127.0.0.1:{second_port}"
-    before = nodes.sockets()
-    nodes.run("start", f"--address={both}", "--num-cpus=1", "--name=other")
-    nodes.address = both
-    (node,) = nodes.sockets() - before
-    nodes.pids.append(node)
+    heads = Pair(nodes, tmp_path)
     program = nodes.program_on(
-        node,
+        heads.node,
         """
         print(weft.get([square.remote(2), at_head.remote()]), flush=True)
         await_line()
@@ -481,15 +487,66 @@ def test_a_standby_takes_over(nodes, tmp_path):
         """,
     )
     assert program.stdout.readline() == "[4, 'at the head']\n"
-    assert not answers(second_port)
-    nodes.kill(first)
-    until(lambda: answers(second_port))
+    assert not answers(heads.second_port)
+    nodes.kill(heads.first)
+    until(lambda: answers(heads.second_port))
     say(program)
     assert finish(program) == ["[9, 'at the head']"]
     # Who was the head is one no longer, as long as the other lives.
-    done = nodes.run("start", "--head", f"--port={nodes.port}", redis, check=False)
+    done = nodes.run("start", "--head", f"--port={nodes.port}", heads.redis, check=False)
     assert done.returncode == 1
     assert "another head leads" in done.stderr
+
+
+LIVING = (
+    DETACHED
+    + """
+options = {"lifetime": "detached", "max_restarts": -1, "resources": {"lamp": 0.1}}
+stays, dies = (Kept.options(name=name, **options).remote(0) for name in ("stays", "dies"))
+at_first = Kept.options(name="at first", lifetime="detached", max_restarts=1, resources={"head": 0.5}).remote(0)
+before = weft.get([each.add.remote() for each in (stays, dies, at_first)])
+print(before[1][1], flush=True)
+await_line()
+# Found by name, called by a handle from before, restarted.
+print(weft.get(at_head.remote(), timeout=40), weft.get(square.remote(3), timeout=15), flush=True)
+print(weft.get([weft.get_actor("stays").add.remote(), stays.add.remote()], timeout=40)
+      == [(2, before[0][1]), (3, before[0][1])], flush=True)
+print([weft.get(each.add.remote(), timeout=40)[0] for each in (dies, at_first)], flush=True)
+made = Kept.options(name="made", **options).remote(10)
+print(weft.get(made.add.remote(), timeout=40)[0], flush=True)
+await_line()
+print(weft.get([each.add.remote() for each in (stays, dies, at_first, made)], timeout=15)[0][0],
+      sorted(entry["name"] for entry in weft.list_named_actors(all_namespaces=True)), flush=True)
+"""
+)
+
+
+@needs_redis
+@pytest.mark.parametrize("how", ["killed", "paused"])
+def test_a_standby_takes_over_detached_actors(nodes, tmp_path, how):
+    """Also from a head that was only paused: when it goes on, it finds that it leads no longer, and ends."""
+    heads = Pair(nodes, tmp_path)
+    program = nodes.program_on(heads.node, LIVING)
+    dies = int(program.stdout.readline())
+    if how == "killed":
+        nodes.kill(heads.first)
+    else:
+        os.kill(heads.first, signal.SIGSTOP)
+    os.kill(dies, signal.SIGKILL)
+    until(lambda: answers(heads.second_port))
+    say(program)
+    assert program.stdout.readline() == "at the head 9\n", program.communicate(timeout=SECONDS)
+    assert program.stdout.readline() == "True\n"
+    assert program.stdout.readline() == "[1, 1]\n"
+    assert program.stdout.readline() == "11\n"
+    if how == "paused":
+        os.kill(heads.first, signal.SIGCONT)
+        until(lambda: gone(heads.first))
+        log = (tmp_path / "weft" / f"node-{heads.first}.log").read_text()
+        assert "another head has taken over this cluster" in log
+    say(program)
+    assert finish(program) == ["4 ['at first', 'dies', 'made', 'stays']"]
+    assert not gone(heads.second) and not gone(heads.node)
 
 
 @needs_redis

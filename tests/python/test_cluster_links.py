@@ -18,6 +18,7 @@ import time
 
 import pytest
 from test_cluster import Nodes
+from test_tls import Authority
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PIDFD_GETFD = 438
@@ -84,9 +85,10 @@ class Cutter(threading.Thread):
 
     OLD = 0.15  # seconds
 
-    def __init__(self, pids: list, pause: float, seed: int) -> None:
+    def __init__(self, pids: list, pause: float, seed: int, spared=lambda dialler, listener: False) -> None:
         super().__init__(daemon=True)
         self.cuts = 0
+        self._spared = spared  # whose links, by the pids of the two ends
         self._pids, self._pause, self._random = pids, pause, random.Random(seed)
         self._over = threading.Event()
         self._seen: dict = {}  # when, first
@@ -110,7 +112,10 @@ class Cutter(threading.Thread):
         links = {
             (local, remote)
             for (local, remote), (pid, _, _) in ends.items()
-            if remote in ports and (remote, local) in ends and ends[remote, local][0] != pid
+            if remote in ports
+            and (remote, local) in ends
+            and ends[remote, local][0] != pid
+            and not self._spared(pid, ends[remote, local][0])
         }
         now = time.monotonic()
         self._seen = {link: self._seen.get(link, now) for link in links}
@@ -276,10 +281,10 @@ def run_while_cut(nodes, tmp_path, driver_node: int, cutter: Cutter, cuts: int, 
     assert out.startswith("done"), err
 
 
-def start(nodes) -> list:
-    head = nodes.start("--num-cpus=0", "--name=head")
-    first = nodes.start("--num-cpus=0", "--name=first", "--resource=here=1")
-    second = nodes.start("--num-cpus=0", "--name=second", "--resource=there=1")
+def start(nodes, issue=lambda name: []) -> list:
+    head = nodes.start("--num-cpus=0", "--name=head", *issue("head"))
+    first = nodes.start("--num-cpus=0", "--name=first", "--resource=here=1", *issue("first"))
+    second = nodes.start("--num-cpus=0", "--name=second", "--resource=there=1", *issue("second"))
     return [head, first, second]
 
 
@@ -301,6 +306,17 @@ def test_links_with_the_head_are_cut(nodes, tmp_path):
     expected = lambda rounds: sorted(only_work(rounds) + [f"named {n}" for n in range(rounds)])
     """
     run_while_cut(nodes, tmp_path, first, Cutter([head, first, second], 0.1, 3), 30, more)
+
+
+def test_links_with_tls_are_cut(nodes, tmp_path):
+    """With TLS the daemons have the connections of channels as well: those are dialled by the first node, where tasks
+    are submitted, to the second. All others are links."""
+    head, first, second = start(nodes, Authority(tmp_path / "authority").issue)
+
+    def spared(dialler: int, listener: int) -> bool:
+        return (dialler, listener) == (first, second)
+
+    run_while_cut(nodes, tmp_path, first, Cutter([head, first, second], 0.05, 5, spared), 40)
 
 
 def test_a_link_that_is_cut_while_nothing_is_said_costs_nothing(nodes):

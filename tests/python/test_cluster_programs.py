@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from helpers import TAG, wait_until
+from test_tls import Authority
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASE = ROOT / "build" / "release"
@@ -60,6 +61,7 @@ class Machines:
         os.rename(self.program / "weft_test_travels_1", self.driver)
         self.address = ""
         self.daemons: list = []
+        self.more_options: dict = {"here": [], "there": []}
 
     @property
     def driver(self) -> Path:
@@ -80,7 +82,7 @@ class Machines:
     def start(self, where: str) -> subprocess.Popen:
         token = self.homes["here"].parent / "token"
         command = [str(WEFT), "start", "--block", "--json", f"--name={where}", "--num-cpus=1"]
-        command += [f"--token-file={token}", f"--resource={where}=1"]
+        command += [f"--token-file={token}", f"--resource={where}=1", *self.more_options[where]]
         command += [f"--address={self.address}"] if self.address else ["--head", "--port=0"]
         if where == "there":
             # The libraries as they were built must not be found there either.
@@ -166,6 +168,20 @@ def test_what_is_not_there_is_sent_once(machines):
     assert {f"{machines.cache}/{name}" for name in before} == set(used)
     assert files(machines.run()) == used
     assert machines.copies() == before
+
+
+def test_what_is_not_there_is_sent_over_tls(tmp_path):
+    authority = Authority(tmp_path / "authority")
+    machines = Machines(tmp_path)
+    machines.more_options = {where: authority.issue(where) for where in ("here", "there")}
+    try:
+        machines.start("here")
+        machines.start("there")
+        said = machines.run()
+        assert "version 1 weight 46 " in said and "counted 69" in said, said
+        assert {f"{machines.cache}/{name}" for name in machines.copies()} == set(files(said))
+    finally:
+        machines.close()
 
 
 def test_what_is_there_is_used(machines):
