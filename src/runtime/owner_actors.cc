@@ -150,8 +150,8 @@ void Owner::PumpActor(Actor* actor, Actions& out) {
     out.push_back({.kind = ActionKind::kPlaceActor, .id = actor->handle->id});
   }
   if (actor->worker < 0 || actor->killed || actor->incarnation == actor->killed_incarnation) return;
-  bool held_up =
-      false;  // by a call that waits for its arguments: then only those that have no place in the order go on
+  // By a call that waits for its arguments: then only those that have no place in the order go on.
+  bool held_up = false;
   for (Task* task = actor->queue.first; task;) {
     LeasedWorker& worker = workers_[actor->worker];
     if (worker.dead || worker.full || worker.pushed.size >= max_pushed_calls) return;
