@@ -9,6 +9,7 @@
 #include <fstream>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "weft/weft.h"
 
@@ -19,6 +20,8 @@ using weft::testing::Cluster;
 
 // C++ workers are children of their node daemon.
 int DaemonOfWorker() { return ::getppid(); }
+
+std::string Large() { return std::string(300'000, 'x'); }
 
 bool Runs(int pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
@@ -59,6 +62,24 @@ TEST(TestingCluster, TasksRunOnItsNodes) {
   EXPECT_EQ(weft::cluster_resources()["CPU"], 1);
   auto third = cluster.add_node({.num_cpus = 1, .resources = {{"lamp", 1}}});
   EXPECT_EQ(weft::get(where(), 20s), third.pid());
+}
+
+TEST(TestingCluster, WaitFetchesOrLeavesWhereItIs) {
+  Cluster cluster({.num_cpus = 1});
+  auto second = cluster.add_node({.num_cpus = 1, .resources = {{"lamp", 1}}});
+  auto session = weft::init({.address = cluster.address(), .log_to_driver = false});
+  auto large = weft::remote<Large>.with({.num_cpus = 0, .resources = {{"lamp", 1}}, .max_retries = 0});
+  const std::vector left{large(), large()}, fetched{large(), large()};
+  auto result = weft::wait(left, {.num_returns = 2, .timeout = 20s, .fetch_local = false});
+  EXPECT_EQ(result.ready.size(), 2u);
+  EXPECT_EQ(result.rest.size(), 0u);
+  result = weft::wait(fetched, {.num_returns = 2, .timeout = 20s});
+  EXPECT_EQ(result.ready.size(), 2u);
+  // What was left there is lost with that node, and what was fetched is not.
+  cluster.kill_node(second);
+  cluster.wait_for_nodes(1);
+  for (const auto& ref : fetched) EXPECT_EQ(weft::get(ref, 20s).size(), 300'000u);
+  for (const auto& ref : left) EXPECT_THROW(weft::get(ref, 20s), weft::ReconstructionFailedError);
 }
 
 TEST(TestingCluster, EndsInOrder) {

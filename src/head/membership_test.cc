@@ -230,6 +230,23 @@ TEST(NodeLease, FreezesSoonWithoutItsLink) {
   EXPECT_EQ(node(HeadAccepted{1, 2, NodeNumber{4}, 8 * kSecond, 1400 * kMs}), "thaw");
 }
 
+TEST(NodeLease, TheEndOfTheHeadIsNoPartition) {
+  Node node;
+  node(HeadLinked{0});
+  node(HeadAccepted{1, 1, NodeNumber{4}, 8 * kSecond, 0});
+  node(HeadLinkLost{1000 * kMs});
+  EXPECT_EQ(node(HeadEnded{1020 * kMs}), "");
+  EXPECT_EQ(node.machine.next_wakeup_ns(), 7 * kSecond);
+  EXPECT_EQ(node(LeaseTicked{7 * kSecond}), "freeze: the head has not confirmed this node's lease in time");
+
+  // Seen too late: it may have declared us dead before it ended.
+  Node late;
+  late(HeadLinked{0});
+  late(HeadAccepted{1, 1, NodeNumber{4}, 8 * kSecond, 0});
+  late(HeadLinkLost{1000 * kMs});
+  EXPECT_EQ(late(HeadEnded{1300 * kMs}), "freeze: the link to the head is lost");
+}
+
 TEST(NodeLease, AnOlderHeadIsNotObeyed) {
   Node node;
   node(HeadLinked{0});
@@ -344,6 +361,7 @@ class World {
   void Connect(uint64_t id) {
     TestNode& node = *nodes_.at(id);
     if (!node.alive || node.link != 0) return;
+    if (!node.paused && !node.parted && head_ == nullptr) FeedNode(node, HeadEnded{node.clock.At(now_)});
     if (node.paused || node.parted || head_ == nullptr || head_paused_) {
       Later(50 * kMs, [this, id] { Connect(id); });
       return;

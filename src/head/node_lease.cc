@@ -78,6 +78,12 @@ void NodeLease::Handle(const HeadLinkLost& event, std::vector<LeaseAction>& out)
   Judge(event.now_ns, out);
 }
 
+void NodeLease::Handle(const HeadEnded& event, std::vector<LeaseAction>& out) {
+  Judge(event.now_ns, out);
+  if (linked_ || frozen_) return;  // it may have declared us dead before it ended
+  lost_end_ns_ = INT64_MAX;
+}
+
 void NodeLease::Handle(const HeadDeclaredUsDead& event, std::vector<LeaseAction>& out) {
   if (!Adopt(event.epoch) || !node_) return;
   // What it had is another's now. It begins anew, as somebody else.

@@ -7,9 +7,9 @@
 //
 // The node sends a beat several times per lease; the head confirms each. The node counts from when it *sent* the last
 // beat that was confirmed, and a little less than the head's lease, for clocks that differ in speed. At that end, or
-// soon after the link to the head was lost, it freezes what the head could start elsewhere (actors, and tasks that may
-// be retried): a node cannot tell a dead head from a partition. It thaws when a beat is confirmed again, and gives up
-// what it has when it hears that it was declared dead.
+// soon after the link to the head was lost and unless the head has ended, it freezes what the head could start
+// elsewhere (actors, and tasks that may be retried): a node cannot tell a dead head from a partition. It thaws when a
+// beat is confirmed again, and gives up what it has when it hears that it was declared dead.
 //
 // Every message of a head names its epoch. Those of an older head than the newest that was heard of are refused.
 //
@@ -43,6 +43,12 @@ struct LeaseConfirmed {
   int64_t now_ns = 0;
 };
 struct HeadLinkLost {
+  int64_t now_ns = 0;
+};
+// The head that accepted us last does not listen any more, though its machine answers: its process has ended. Whoever
+// takes its place waits for a whole lease before it takes anybody for dead, so ours counts, without a link. Only if
+// that is seen soon after the loss of the link.
+struct HeadEnded {
   int64_t now_ns = 0;
 };
 struct HeadDeclaredUsDead {
@@ -95,6 +101,7 @@ class NodeLease {
   void Handle(const HeadAccepted& event, std::vector<LeaseAction>& out);
   void Handle(const LeaseConfirmed& event, std::vector<LeaseAction>& out);
   void Handle(const HeadLinkLost& event, std::vector<LeaseAction>& out);
+  void Handle(const HeadEnded& event, std::vector<LeaseAction>& out);
   void Handle(const HeadDeclaredUsDead& event, std::vector<LeaseAction>& out);
   void Handle(const LeaseTicked& event, std::vector<LeaseAction>& out);
 

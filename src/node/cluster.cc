@@ -361,6 +361,9 @@ void Cluster::Lost(Peer& peer, const Error& why) {
     if (!leaving_) dial_again_ns_ = now + (was_ready ? kDialSoonNs : kDialAgainNs);
     std::vector<LeaseAction> actions;
     lease_->Handle(HeadLinkLost{now}, actions);
+    if (peer.link && peer.link->nobody_listens() && peer.link->peer_address() == leader_address_) {
+      lease_->Handle(HeadEnded{now}, actions);
+    }
     return Perform(actions);
   }
   if (peer.joining) {
@@ -576,7 +579,10 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
       self_ = accepted->node;
       head_ = accepted->head;
       head_is_away_.clear();
-      if (auto found = peers_.find(head_link_); found != peers_.end()) OpenFlow(*found->second, head_, true, true);
+      if (auto found = peers_.find(head_link_); found != peers_.end()) {
+        leader_address_ = found->second->link->peer_address();
+        OpenFlow(*found->second, head_, true, true);
+      }
       if (first) {
         host_.ClusterJoined(self_);
       } else if (is_new) {
@@ -662,6 +668,7 @@ std::string Cluster::Place(const ResourceAmounts& shape, WorkWished& wished) con
   if (!DecodePlacement(name, &placement)) return "its placement cannot be understood";
   wished.labels = placement.labels;
   if (placement.spread) wished.strategy.kind = PlacementStrategy::Kind::kSpread;
+  if (placement.near) wished.argument_bytes = {{placement.near, kArgumentStep}};
   if (placement.node.empty()) return "";
   wished.strategy = {PlacementStrategy::Kind::kAffinity, NumberOfNodeId(session(), placement.node), placement.soft};
   if (wished.strategy.node || placement.soft) return "";
@@ -736,6 +743,10 @@ void Cluster::Perform(std::vector<LeaseAction>& actions) {
       SendToHead(NodeBeat{beat->beat, beat->epoch});
     } else if (std::holds_alternative<LinkToHead>(action)) {
       if (!leaving_ && head_link_ == 0) dial_again_ns_ = std::min(dial_again_ns_, NowNs() + kDialAgainNs);
+    } else if (auto* freeze = std::get_if<FreezeWork>(&action)) {
+      host_.FreezeWork(freeze->why);
+    } else if (std::holds_alternative<ThawWork>(action)) {
+      host_.ThawWork();
     } else if (auto* give_up = std::get_if<GiveUpWork>(&action)) {
       return host_.ClusterLeft(give_up->why);
     }

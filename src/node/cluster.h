@@ -49,6 +49,9 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
     virtual void HeadForgot() = 0;
     // This node is no longer a member, or cannot know that it is: everything that runs here must end.
     virtual void ClusterLeft(const std::string& why) = 0;
+    // The head may take this node for dead, or not: what could be started elsewhere must stand still until it is known.
+    virtual void FreezeWork(const std::string& why) = 0;
+    virtual void ThawWork() = 0;
     virtual void NodeMessageCame(NodeNumber from, NodeMessage& message) = 0;
     // Its processes are dead, and what it held is lost.
     virtual void NodeIsGone(NodeNumber node, const std::string& why) = 0;
@@ -172,6 +175,7 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   std::unique_ptr<LinkListener> listener_;
   std::string own_address_;
   std::string head_address_;
+  std::string leader_address_;  // of the one that has accepted us last
   NodeNumber self_;
   NodeNumber head_;  // on a node that has joined
   std::map<NodeNumber, OtherNode> nodes_;

@@ -49,6 +49,7 @@ constexpr int64_t kLeaveNs = 150 * kMs;
 // How long a driver that has said farewell may take to read the last output.
 constexpr int64_t kFarewellNs = 200 * kMs;
 constexpr size_t kMaxShapes = 256;
+constexpr size_t kMaxCountedShapes = 4096;
 constexpr int64_t kMaxGpus = 4096 * kResourceUnit;  // each has an entry of its own
 // How long output may have been on its way when we read it: whatever ran since may have printed it.
 constexpr int64_t kOutputDelayNs = 10 * kMs;
@@ -397,6 +398,10 @@ void NodeDaemon::Handle(Process& process, RequestLeases& message) {
     return Send(process, LeaseRefused{message.shape, "one process asks for more than " + std::to_string(kMaxShapes) +
                                                          " different resource shapes at once"});
   }
+  if (auto granted = process.granted.find(message.shape);
+      granted != process.granted.end() && message.heard < granted->second) {
+    message.count -= static_cast<uint32_t>(std::min<uint64_t>(message.count, granted->second - message.heard));
+  }
   if (WishForPlace(process, message)) return;
   RereadBlockedFlags();
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
@@ -712,7 +717,13 @@ void NodeDaemon::Perform(const GrantLease& action) {
     return;
   }
   worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
+  CountGrant(*submitter, action.shape);
   Send(*submitter, LeaseGranted{action.shape, action.lease, action.worker, action.gpus});
+}
+
+void NodeDaemon::CountGrant(Process& process, const ResourceAmounts& shape) {
+  if (process.granted.size() >= kMaxCountedShapes) process.granted.clear();  // then one too many may be granted
+  ++process.granted[shape];
 }
 
 bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {

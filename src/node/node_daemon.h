@@ -95,8 +95,10 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
     std::optional<int> exit_status;
     int64_t closing_since_ns = 0;
     bool kill_sent = false;
-    std::string zygote_end;  // how its zygote ended, if that was before we learned the pid
-    std::string note;        // why we killed it, for the announcement
+    bool frozen = false;                          // stopped by FreezeWork
+    std::map<ResourceAmounts, uint64_t> granted;  // leases that it was told of, in all, by shape
+    std::string zygote_end;                       // how its zygote ended, if that was before we learned the pid
+    std::string note;                             // why we killed it, for the announcement
 
     SharedFd doorbell_fd;
     std::shared_ptr<PeerDoorbell> doorbell;
@@ -192,6 +194,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   // Workers that have resumed take their lent CPUs back before anything is decided.
   void RereadBlockedFlags();
   bool OpenChannel(Process& submitter, Process& worker);
+  // Before it is told of one.
+  static void CountGrant(Process& process, const ResourceAmounts& shape);
   bool OpenStream(Process& submitter, Process& worker);
   std::optional<uint32_t> TakeSlot(Process& process);
 
@@ -206,6 +210,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void OnExit(pid_t pid, int status);
   void Kill(Process& process, std::string note);
   void BeginClosing(Process& process);
+  // Somebody on another node would start it again if this node were dead.
+  bool CouldRunElsewhere(const Process& process) const;
   void Bury(ProcessId id);
   void CheckClosing();
   std::string DescribeDeath(const Process& process) const;
@@ -224,6 +230,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void ClusterAwaited() override;
   void HeadForgot() override;
   void ClusterLeft(const std::string& why) override;
+  void FreezeWork(const std::string& why) override;
+  void ThawWork() override;
   void NodeMessageCame(NodeNumber from, NodeMessage& message) override;
   void NodeIsGone(NodeNumber node, const std::string& why) override;
   void ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) override;

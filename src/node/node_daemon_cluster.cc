@@ -240,6 +240,7 @@ void NodeDaemon::HandleNode(NodeNumber from, ForProcess& message) {
       return cluster_->DialChannel(message.process, worker);
     }
     WishWasPlaced(message.process, granted->shape);
+    CountGrant(*process, granted->shape);
     return Send(*process, decoded);
   }
   if (auto* change = std::get_if<ActorChanged>(&decoded)) {
@@ -479,6 +480,7 @@ void NodeDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool di
   for (auto& message : waiting) {
     if (auto* granted = std::get_if<LeaseGranted>(&message)) {
       WishWasPlaced(submitter, granted->shape);
+      CountGrant(*own, granted->shape);
     }
     Send(*own, message);
   }

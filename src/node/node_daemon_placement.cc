@@ -19,6 +19,7 @@ bool NodeDaemon::MayServe(const ResourceAmounts& shape) const {
   Placement placement;
   if (!DecodePlacement(name, &placement) || !Matches(placement.labels, options_.labels)) return false;
   if (!placement.node.empty()) return placement.node == OwnNodeId();
+  if (placement.near) return !cluster_ || placement.near == cluster_->self();
   return !placement.spread || !cluster_;
 }
 

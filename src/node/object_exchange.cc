@@ -19,6 +19,13 @@ constexpr int64_t kBrokenNs = 50 * kMs;
 // slow link; that a node is dead is the head's to say, and much faster.
 constexpr int64_t kSilentNs = 10'000 * kMs;
 constexpr int64_t kLookNs = 1'000 * kMs;
+// A node that does not say in that time whether it has a copy of what was lost is not waited for: it may hang, and most
+// objects can be made again.
+constexpr int64_t kSearchNs = 2'000 * kMs;
+// So long those who have lost an object may find a copy of it that nobody uses.
+constexpr int64_t kOrphanNs = 60'000 * kMs;
+// In a larger cluster not all nodes are asked; each costs a message, and may cost a link.
+constexpr size_t kMaxAsked = 128;
 
 // A segment's generations name its objects, so this names the object in the whole cluster.
 ObjectId KeyOf(const Location& object) { return {ProcessId{object.segment.value}, object.generation}; }
@@ -40,6 +47,13 @@ template <class Event>
 void ObjectExchange::FeedTable(const Event& event) {
   std::vector<CopyAction> actions;
   table_.Handle(event, actions);
+  for (const auto& action : actions) std::visit([&](const auto& a) { Perform(a); }, action);
+}
+
+template <class Event>
+void ObjectExchange::FeedSearch(const Event& event) {
+  std::vector<SearchAction> actions;
+  search_.Handle(event, actions);
   for (const auto& action : actions) std::visit([&](const auto& a) { Perform(a); }, action);
 }
 
@@ -74,19 +88,55 @@ void ObjectExchange::Fetch(ProcessId process, const FetchObject& message) {
     return host_.TellProcess(process,
                              ObjectUnfetchable{message.request, "ObjectLostError\nthere is no object of that place"});
   }
-  if (!cluster_.Knows(home) && !table_.IsComplete(object)) {
-    return host_.TellProcess(process, ObjectUnfetchable{message.request, WhyLost(object, ""), 1});
-  }
+  // Before room is made: most of what is lost has no copies.
+  if (!cluster_.Knows(home) && !table_.Has(object)) return Search(process, message.request, object);
   FeedTable(CopyWanted{process, message.request, object});
 }
 
+void ObjectExchange::Search(ProcessId process, uint64_t request, const Location& object) {
+  CopySought sought{process, request, object, {}};
+  for (const auto& [node, other] : cluster_.nodes()) {
+    if (node != cluster_.self() && sought.nodes.size() < kMaxAsked) sought.nodes.push_back(node);
+  }
+  searched_.try_emplace(object, NowNs() + kSearchNs);
+  FeedSearch(sought);
+}
+
+void ObjectExchange::Perform(const AskHolder& action) { cluster_.Send(action.node, HoldingsWanted{action.object}); }
+
+void ObjectExchange::Perform(const EndSearch& action) {
+  searched_.erase(action.object);
+  const ObjectId key = KeyOf(action.object);
+  if (action.holder && !action.seekers.empty()) found_[key] = action.holder;
+  for (const auto& [process, request] : action.seekers) {
+    if (action.holder) {
+      FeedTable(CopyWanted{process, request, action.object});
+    } else {
+      host_.TellProcess(process, ObjectUnfetchable{request, WhyLost(action.object, ""), 1});
+    }
+  }
+  if (!action.for_pull) return;
+  SourcesGiven given{.object = key, .answer = true};
+  if (action.holder) given.complete.push_back(action.holder);
+  FeedPlan(given);
+}
+
+// Copies of its objects: those that are there now, or will be soon.
+void ObjectExchange::KeepOrphans(NodeNumber home) { orphaned_[home] = NowNs() + kOrphanNs; }
+
 void ObjectExchange::Release(ProcessId process, const ReleaseObject& message) {
+  FeedSearch(SeekerLeft{process, message.request});
   FeedTable(CopyUnwanted{process, message.request});
 }
 
-void ObjectExchange::ProcessEnded(ProcessId process) { FeedTable(CopyUserDied{process}); }
+void ObjectExchange::ProcessEnded(ProcessId process) {
+  FeedSearch(SeekerDied{process});
+  FeedTable(CopyUserDied{process});
+}
 
 void ObjectExchange::LastProcessEnded() {
+  // Whose they were has most likely ended, too; and if not, what was lost can be made again.
+  for (const auto& [home, when] : std::exchange(orphaned_, {})) FeedTable(HomeLost{home});
   // Processes that come later map the next one, which has the same number; none is left that has mapped this one.
   if (!writer_ || !table_.empty() || !reserving_.empty()) return;
   segments_.WriterDied(writer_->segment());
@@ -101,6 +151,7 @@ void ObjectExchange::Perform(const TellFetched& action) {
 void ObjectExchange::Perform(const TellUnfetchable& action) {
   // If there was no room for it here, others may have copies of it yet.
   const bool gone = !cluster_.Knows(NodeOf(action.object.segment)) && action.error.starts_with("ObjectLostError");
+  found_.erase(KeyOf(action.object));
   host_.TellProcess(action.process,
                     ObjectUnfetchable{action.request, action.error, static_cast<uint8_t>(gone ? 1 : 0)});
 }
@@ -206,6 +257,8 @@ void ObjectExchange::Perform(const FreePlace& action) {
 void ObjectExchange::Perform(const BeginPull& action) {
   const ObjectId key = KeyOf(action.object);
   copies_.at(key).offered = true;
+  const NodeNumber home = NodeOf(action.object.segment);
+  if (!cluster_.Knows(home)) KeepOrphans(home);
   FeedServer(ObjectOffered{key, action.object.size, false});
   FeedPlan(PullWanted{key, action.object.size});
   look_at_ns_ = std::min(look_at_ns_, NowNs() + kLookNs);
@@ -214,6 +267,7 @@ void ObjectExchange::Perform(const BeginPull& action) {
 void ObjectExchange::Perform(const WithdrawCopy& action) {
   const ObjectId key = KeyOf(action.object);
   copies_.at(key).offered = false;
+  found_.erase(key);
   FeedPlan(PullCancelled{key});
   FeedServer(ObjectWithdrawn{key});
   cluster_.Send(NodeOf(action.object.segment), CopyChanged{action.object, 0});
@@ -224,9 +278,16 @@ void ObjectExchange::Perform(const AskForSources& action) {
   if (found == copies_.end()) return;
   Copy& copy = found->second;
   const NodeNumber home = NodeOf(copy.object.segment);
-  if (!cluster_.Knows(home)) return FeedPlan(SourcesGiven{.object = action.object, .answer = true});
-  copy.asked_ns = NowNs();
   const Location object = copy.object;
+  if (!cluster_.Knows(home)) {
+    copy.asked_ns = 0;
+    auto holder = found_.find(action.object);
+    if (holder == found_.end()) return Search({}, 0, object);
+    SourcesGiven given{.object = action.object, .complete = {holder->second}, .answer = true};
+    found_.erase(holder);
+    return FeedPlan(given);
+  }
+  copy.asked_ns = NowNs();
   cluster_.Send(home, SourcesWanted{object});
   // A small one need not be shared out: its home, which reads this first, is asked at once.
   if (object.size <= kChunkBytes) FeedPlan(SourcesGiven{.object = action.object, .complete = {home}});
@@ -290,6 +351,7 @@ void ObjectExchange::Handle(NodeNumber from, SourcesTold& message) {
 void ObjectExchange::Handle(NodeNumber from, HoldingsTold& message) {
   const ObjectId key = KeyOf(message.location);
   heard_[from] = NowNs();
+  FeedSearch(HolderAnswered{message.location, from, message.complete != 0, message.gone != 0});
   if (message.gone != 0) {
     FeedPlan(SourceGone{key, from});
   } else {
@@ -569,14 +631,17 @@ void ObjectExchange::NodeIsGone(NodeNumber node) {
   }
   for (ObjectId key : alone) ForgetIfAlone(homes_.find(key));
   FeedServer(AskerLinkLost{node});
+  FeedSearch(AskedNodeLost{node});
   LinkLost(node);
-  FeedTable(HomeLost{node});
+  KeepOrphans(node);
 }
 
 int64_t ObjectExchange::NextDeadline() const {
   if (!sent_->chunks.empty()) return 0;
   int64_t next = std::min(look_at_ns_, trim_at_ns_);
   for (const auto& [node, when] : broken_) next = std::min(next, when);
+  for (const auto& [object, when] : searched_) next = std::min(next, when);
+  for (const auto& [node, when] : orphaned_) next = std::min(next, when);
   return next;
 }
 
@@ -597,6 +662,16 @@ void ObjectExchange::Tick(int64_t now_ns) {
     if (plan_.pull_count() == 0) heard_.clear();
   }
   for (NodeNumber node : lost) LinkLost(node);
+  std::vector<Location> in_vain;
+  for (const auto& [object, when] : searched_) {
+    if (when <= now_ns) in_vain.push_back(object);
+  }
+  for (const Location& object : in_vain) FeedSearch(SearchTimedOut{object});
+  for (auto next = orphaned_.begin(); next != orphaned_.end();) {
+    const auto [node, when] = *next;
+    next = when <= now_ns ? orphaned_.erase(next) : std::next(next);
+    if (when <= now_ns) FeedTable(HomeLost{node});
+  }
   if (trim_at_ns_ <= now_ns) {
     trim_at_ns_ = INT64_MAX;
     if (!writer_) return;

@@ -3,15 +3,16 @@
 //
 // Owned by the NodeDaemon of a lasting node, on its loop thread. Decides nothing itself: which copies there are is
 // CopyTable's business, which chunk comes from whom PullPlan's, which is sent next ChunkServer's, who has what
-// HolderDirectory's; this class carries their actions to links and memory, and back.
+// HolderDirectory's, and CopySearch's if nobody knows; this class carries their actions to links and memory, and back.
 //
 // An object's *home* is the node in whose segment it was written; its location there names it everywhere. The home's
 // daemon knows who has copies, tells those who pull it whom to ask, and tells them when it is freed. Copies lie in a
 // segment of the daemon's own, which is made with the first of them. Chunks go straight from the segment that the
 // object lies in into that segment.
 //
-// If no copy can be reached, those who wait get an ObjectLostError that names the node, and whether that is gone. The
-// object's owner may be able to make it again; nothing here is.
+// When its home is gone, all other nodes are asked for a copy; for that, copies that nobody uses are kept for a while
+// after their home is gone. If no copy can be reached, those who wait get an ObjectLostError that names the node, and
+// whether that is gone. The object's owner may be able to make it again; nothing here is.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +29,7 @@
 #include "object_store/segment_reader.h"
 #include "object_store/segment_writer.h"
 #include "transfer/chunk_server.h"
+#include "transfer/copy_search.h"
 #include "transfer/copy_table.h"
 #include "transfer/holder_directory.h"
 #include "transfer/pull_plan.h"
@@ -122,6 +124,8 @@ class ObjectExchange {
   template <class Event>
   void FeedTable(const Event& event);
   template <class Event>
+  void FeedSearch(const Event& event);
+  template <class Event>
   void FeedPlan(const Event& event);
   template <class Event>
   void FeedServer(const Event& event);
@@ -145,7 +149,12 @@ class ObjectExchange {
   void Perform(const TellHoldings& action);
   void Perform(const TellGone& action);
   void Perform(const GiveSources& action);
+  void Perform(const AskHolder& action);
+  void Perform(const EndSearch& action);
 
+  // A copy of what has lost its home. Process 0: for its pull.
+  void Search(ProcessId process, uint64_t request, const Location& object);
+  void KeepOrphans(NodeNumber home);
   Status MakeSegment();
   void TryRoom(const Location& object);
   Home* OpenHome(const Location& object);
@@ -164,6 +173,7 @@ class ObjectExchange {
   const ProcessId account_;
 
   CopyTable table_;
+  CopySearch search_;
   PullPlan plan_;
   ChunkServer server_;
   HolderDirectory directory_;
@@ -176,9 +186,12 @@ class ObjectExchange {
   uint64_t next_request_ = 1;
   std::map<std::pair<NodeNumber, uint64_t>, Receiving> receiving_;
   std::shared_ptr<Sent> sent_ = std::make_shared<Sent>();
-  std::map<NodeNumber, int64_t> broken_;  // and when to act upon it
-  std::map<NodeNumber, int64_t> heard_;   // from sources, last
-  int64_t look_at_ns_ = INT64_MAX;        // whether a source is silent
+  std::map<Location, int64_t> searched_;    // what search_ looks for, and until when
+  std::map<ObjectId, NodeNumber> found_;    // by search_, for pulls that have not begun
+  std::map<NodeNumber, int64_t> orphaned_;  // homes that are gone, and until when copies of their objects are kept
+  std::map<NodeNumber, int64_t> broken_;    // and when to act upon it
+  std::map<NodeNumber, int64_t> heard_;     // from sources, last
+  int64_t look_at_ns_ = INT64_MAX;          // whether a source is silent
   int64_t trim_at_ns_ = INT64_MAX;
 };
 

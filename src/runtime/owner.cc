@@ -257,6 +257,11 @@ void Owner::Free(Object* object, Actions& out) {
 }
 
 void Owner::Want(Object* object, Actions& out) {
+  Seek(object, out);
+  if (!to_make_.empty()) Settle(out);
+}
+
+void Owner::Seek(Object* object, Actions& out) {
   if (!object->borrowed) {
     if (object->dropped && !object->producer) to_make_.push_back(object->handle);
     return;
@@ -269,7 +274,6 @@ void Owner::Want(Object* object, Actions& out) {
 void Owner::WantHere(Object* object, Actions& out) {
   object->wanted_here = true;
   object->resolved() ? Bring(object, out) : Want(object, out);
-  if (!to_make_.empty()) Settle(out);
 }
 
 // Before the value is seen, so that nobody takes it for one that is here.
@@ -377,7 +381,7 @@ void Owner::ValueAsked(ObjectId id, ProcessId asker, Actions& out) {
   } else {
     if (!object->askers) object->askers = new std::vector<ProcessId>();
     object->askers->push_back(asker);
-    Want(object, out);
+    Seek(object, out);
     Settle(out);
   }
 }
@@ -523,7 +527,7 @@ bool Owner::AttachArguments(Task* task, const std::vector<Object*>& dependencies
         ++task->unresolved;
         if (!object->dependents) object->dependents = new std::vector<Task*>();
         object->dependents->push_back(task);
-        Want(object, out);
+        Seek(object, out);
       } else if (object->value.kind() == ValueKind::kTaskError || object->value.kind() == ValueKind::kSystemError) {
         failed = true;
       }
@@ -556,9 +560,10 @@ void Owner::Enqueue(Task* task, bool at_front) {
     return;
   }
   task->state = TaskState::kReady;
-  Shape& shape = shapes_[task->what->shape];
+  task->shape = task->num_dependencies > 0 ? ShapeFor(task) : task->what->shape;
+  Shape& shape = shapes_[task->shape];
   at_front ? shape.ready.PushFront(task) : shape.ready.PushBack(task);
-  MarkDirty(task->what->shape);
+  MarkDirty(task->shape);
 }
 
 void Owner::MarkDirty(uint32_t number) {
@@ -607,12 +612,18 @@ void Owner::SubmitterWaits(Actions& out) {
 // is awake.
 int32_t Owner::WorkerFor(Shape& shape) const {
   int32_t best = -1, busy = -1;
-  for (int32_t candidate : shape.workers) {
+  auto consider = [&](int32_t candidate) {
     const LeasedWorker& worker = workers_[candidate];
-    if (!Usable(worker)) continue;
+    if (!Usable(worker)) return;
     if (worker.pushed.size > 0 && (busy < 0 || worker.pushed.size < workers_[busy].pushed.size)) busy = candidate;
-    if (worker.pushed.size >= max_pushed) continue;
+    if (worker.pushed.size >= max_pushed) return;
     if (best < 0 || worker.pushed.size < workers_[best].pushed.size) best = candidate;
+  };
+  for (int32_t candidate : shape.workers) consider(candidate);
+  if (shape.node) [[unlikely]] {
+    for (int32_t candidate : shapes_[shape.plain].workers) {
+      if (NodeOf(workers_[candidate].process) == shape.node) consider(candidate);
+    }
   }
   if (best < 0 || busy < 0 || workers_[best].pushed.size > 0) return best;
   const uint64_t ready_ns = shape.ready.size * (uint64_t{shape.ready.first->what->typical_ns} + kOverheadNs);
@@ -631,7 +642,12 @@ void Owner::Pump(uint32_t number, Actions& out) {
     PushTo(best, task, out);
     PushDependentsBehind(task, out);
   }
-  if (!shape.ready.first) Rebalance(shape, out);
+  if (!shape.ready.first) {
+    for (const auto& [node, near] : shape.near) {
+      if (shapes_[near].ready.first) MarkDirty(near);  // a worker of this shape may have become free there
+    }
+    Rebalance(shape, out);
+  }
   WishLeases(number, out);
 }
 
@@ -639,6 +655,7 @@ void Owner::PushTo(int32_t number, Task* task, Actions& out) {
   LeasedWorker& worker = workers_[number];
   task->state = TaskState::kPushed;
   task->worker = number;
+  task->shape = worker.shape;
   task->push = ++pushes_;
   worker.pushed.PushBack(task);
   task->expected_ns = std::max(task->what->typical_ns, task->what->typical_ns + kOverheadNs);
@@ -709,7 +726,7 @@ void Owner::Rebalance(Shape& shape, Actions& out) {
 
 void Owner::Revoke(Task* task, Actions& out) {
   task->state = TaskState::kRevoking;
-  if (!task->actor) ++shapes_[task->what->shape].revoking;
+  if (!task->actor) ++shapes_[task->shape].revoking;
   out.push_back({.kind = ActionKind::kRevoke,
                  .worker = task->worker,
                  .task = task,
@@ -719,7 +736,7 @@ void Owner::Revoke(Task* task, Actions& out) {
 
 void Owner::RevokeEnded(Task* task) {
   if (!task->actor) {
-    --shapes_[task->what->shape].revoking;
+    --shapes_[task->shape].revoking;
   } else if (task->to_follow) {
     task->to_follow = false;
     --task->actor->to_follow;
@@ -945,7 +962,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
     if (kind == ReplyKind::kArgumentLost) hopeless = ArgumentsLost(task, error, values, out);
     // Calls that were pushed behind it may run before it comes back.
     if (hopeless.empty() && kind == ReplyKind::kArgumentLost && task->what->kind == TemplateKind::kCall &&
-        !task->actor->out_of_order && worker.pushed.size > 0 && !HasFailedArgument(task)) {
+        WasOvertaken(worker, task) && !HasFailedArgument(task)) {
       hopeless = std::string(error) + "; the call of '" + task->what->name +
                  "' did not run, since calls that were made after it have gone on: call it again";
     }
@@ -1026,6 +1043,7 @@ void Owner::WishLeases(uint32_t number, Actions& out) {
   // Beyond a thousand the exact number tells the scheduler nothing; below, a wish grown fourfold is news.
   auto wish = static_cast<uint32_t>(std::min<size_t>(spare, 1000));
   if (shape.wished > 0 && wish < 4 * shape.wished) return;
+  if (shape.wished == 0) shape.wished_since_ns = now_ns_;
   shape.wished = wish;
   out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = wish});
 }
@@ -1044,6 +1062,7 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
   now_ns_ = now_ns;
   Shape& shape = shapes_[number];
   if (shape.wished > 0) --shape.wished;
+  ++shape.granted;
   LeasedWorker& worker = WorkerRecord(process);
   if (worker.dead || worker.leased) {
     // We heard of its death first (a message to it was answered so); its burial ends the lease. The wish was spent on
@@ -1147,7 +1166,7 @@ void Owner::Tick(int64_t now_ns, Actions& out) {
       MarkDirty(worker.actor);
     }
     if (!worker.leased || worker.pushed.size > 0) continue;
-    if (now_ns - worker.idle_since_ns >= lease_idle_ns) {
+    if (now_ns >= IdleEnd(worker)) {
       ReturnLease(worker, out);
     } else if (worker.full && now_ns - worker.idle_since_ns >= kPushAgainNs) {
       worker.full = false;
@@ -1182,10 +1201,17 @@ void Owner::StopGathering(uint32_t number) {
 
 int64_t Owner::NextUrgentTick() const {
   int64_t next = 0;
-  for (const Shape& shape : shapes_) {
-    if (shape.gathering_since_ns == 0) continue;
-    const int64_t at = shape.gathering_since_ns + kGatherNs;
+  auto consider = [&](int64_t at) {
     if (next == 0 || at < next) next = at;
+  };
+  bool wishes = false;
+  for (const Shape& shape : shapes_) {
+    if (shape.gathering_since_ns > 0) consider(shape.gathering_since_ns + kGatherNs);
+    wishes = wishes || (shape.wished > 0 && shape.ready.first);
+  }
+  if (!wishes || !NodeOf(self_)) return next;
+  for (const LeasedWorker& worker : workers_) {
+    if (worker.leased && worker.pushed.size == 0) consider(IdleEnd(worker));
   }
   return next;
 }
@@ -1198,7 +1224,8 @@ int64_t Owner::NextTick() const {
   for (const LeasedWorker& worker : workers_) {
     if (worker.actor && worker.full) consider(worker.full_since_ns + kPushAgainNs);
     if (!worker.leased || worker.pushed.size > 0) continue;
-    consider(worker.idle_since_ns + (worker.full ? std::min(kPushAgainNs, lease_idle_ns) : lease_idle_ns));
+    consider(IdleEnd(worker));
+    if (worker.full) consider(worker.idle_since_ns + kPushAgainNs);
   }
   for (const Shape& shape : shapes_) {
     if (shape.wished > 0 && shape.quiet_since_ns > 0) consider(shape.quiet_since_ns + lease_idle_ns / 10);

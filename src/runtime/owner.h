@@ -16,13 +16,15 @@
 // Lineage. A stored result is lost with the node that it lies on. What is needed to run its task again is kept as long
 // as somebody refers to the result (owner_lineage.cc), and the first who finds it lost has the task run again, which
 // costs a retry; the object is pending meanwhile, and whoever waits for it gets the new value. Arguments are kept by
-// their records alone: their values are freed when nobody else refers to them, and made again if they are needed.
+// their records alone: their values are freed when nobody else refers to them, and made again if they are needed. The
+// same goes for results of actors' calls that have retries; the actor itself is not kept for them.
 //
 // Actors. An actor is named by its handle object, which its creator owns; here is what this process, as a caller or the
 // creator, knows of it (owner_actors.cc). A call is queued -> pushed -> finished; it leaves the queue in the order in
 // which the calls were made, and comes back to its place if it must run again. A call that the dead worker had not
-// claimed did not run. The creator keeps what the constructor needs, and pushes it to each new incarnation before
-// anything else.
+// claimed did not run. One that is made again for a lost result is a new one to its actor: it comes last, and it and
+// the others do not wait for each other. The creator keeps what the constructor needs, and pushes it to each new
+// incarnation before anything else.
 //
 // Borrowing. Whoever hands a reference to another process *mentions* the receiver to the owner first; the receiver
 // gives all its mentions back when its last local use ends. The owner keeps a signed count per borrower, so the order
@@ -228,6 +230,7 @@ struct Task {
   uint32_t attempt = 0;
   uint32_t ticket_offset = 0, ticket_sequence = 0;  // the caller's, while pushed
   uint32_t expected_ns = 0;                         // that it occupies its worker, while pushed
+  uint32_t shape = 0;                               // of the queue it is in, or of its worker's lease
   uint64_t push = 0;                                // the number of its last push; differs for each
   int32_t worker = -1;
   TaskState state = TaskState::kWaiting;
@@ -252,6 +255,7 @@ struct Lineage {
   };
   std::list<Lineage>::iterator place;  // among all, the oldest first
   const TaskTemplate* what = nullptr;
+  ObjectId actor;  // of a call: its handle, by name
   ArgumentBytes arguments;
   std::vector<Argument> dependencies, contained;
   std::vector<Object*> returns;  // nullptr: not stored, or freed
@@ -308,7 +312,8 @@ struct Actor {
   uint32_t killed_incarnation = 0;  // the same, of one that may be restarted; 0: none
   int32_t worker = -1;              // of the present incarnation
   uint64_t next_order = 1;
-  uint32_t to_follow = 0;  // calls that are being taken back; no other call is pushed before them
+  uint32_t to_follow = 0;   // calls that are being taken back; no other call is pushed before them
+  uint32_t made_again = 0;  // calls that have not ended and make lost results again
   size_t pending_calls = 0;
   TaskList queue;  // not pushed, in order
   const TaskTemplate* creation = nullptr;
@@ -420,6 +425,8 @@ class Owner {
   // ---- set-up: interned for the life of the owner
   uint32_t InternShape(const ResourceAmounts& amounts);
   const ResourceAmounts& shape(uint32_t number) const { return shapes_[number].amounts; }
+  // Leases of this shape that it has heard of in all.
+  uint64_t GrantsOf(uint32_t number) const { return shapes_[number].granted; }
   const Function* InternFunction(Function function);
   const Function* FindFunction(const FunctionKey& key) const;
   const TaskTemplate* InternTemplate(TaskTemplate what);
@@ -437,7 +444,7 @@ class Owner {
   void Unhold(Object* object, Actions& out);
   // Frees the object if nobody needs it. Harmless to call at any time.
   void Consider(Object* object, Actions& out);
-  // The value of a borrowed object is wanted: asks the owner unless it is there or on its way.
+  // The value is wanted, wherever it lies: asks the owner unless it is there or on its way, or has it made again.
   void Want(Object* object, Actions& out);
   // The same, to be looked at in this process: if it lies on another node, a copy is asked for as soon as that is
   // known.
@@ -471,7 +478,7 @@ class Owner {
   // A borrower could not have what lay there, since its node is gone.
   void ValueAskedAgain(ObjectId id, ProcessId asker, const Location& lost, Actions& out);
   // What to say of an object of ours that is lost and cannot be made again; a system error.
-  std::string WhyNotAgain(const Object* object, std::string_view how_lost) const;
+  std::string WhyNotAgain(const Object* object, std::string_view how_lost);
   static std::string HowLost(const Location& where);
   // The copy came otherwise, before anybody asked: with a task that takes the object.
   void CameWithTask(Object* object, const Location& of, const Location& place);
@@ -561,17 +568,30 @@ class Owner {
     TaskList ready;
     std::vector<int32_t> workers;  // leased now
     uint32_t wished = 0;           // asked for and not granted
+    int64_t wished_since_ns = 0;   // the first of them
+    uint64_t granted = 0;          // in all
     uint32_t revoking = 0;
     bool dirty = false;
     int64_t quiet_since_ns = 0;  // nothing to run since
     // Tasks lie behind short ones although a worker is idle, and no result has come, since then; 0: not so.
     int64_t gathering_since_ns = 0;
+    std::map<NodeNumber, uint32_t> near;  // this shape, where most bytes of the arguments are
+    // Of one near a node: that node, and the shape without it, whose workers there are as good.
+    NodeNumber node;
+    uint32_t plain = 0;
   };
 
   // A task with its returns (one local reference each) and its arguments held. `failed`: an argument ended in an error.
   Task* NewTask(const Submission& submission, std::vector<Object*>& returns, bool* failed, Actions& out);
   bool AttachArguments(Task* task, const std::vector<Object*>& dependencies, const std::vector<Object*>& contained,
                        Actions& out);
+  void Seek(Object* object, Actions& out);  // Want, in the middle of an event
+  // ---- locality (owner_locality.cc)
+  // The shape that a task which can run now waits for leases in: that of its template, or the same near the node that
+  // has its arguments.
+  uint32_t ShapeFor(const Task* task);
+  // When an idle worker's lease is given back.
+  int64_t IdleEnd(const LeasedWorker& worker) const;
   // ---- lineage (owner_lineage.cc)
   void Retain(Task* task, Actions& out);             // its results were stored
   void EndRunAgain(Task* task, Actions& out);        // it has ended, in whatever way
@@ -583,6 +603,7 @@ class Owner {
   bool AskAgain(Object* object, Actions& out);   // a borrowed one; false: its owner is dead
   void MakeAgain(Object* object, Actions& out);  // one whose value was dropped
   bool CanRunAgain(const Lineage& lineage);
+  std::string WhyNoActor(const Lineage& lineage);  // a call cannot be made again there; empty: it can
   void RunAgain(Lineage* lineage, NodeNumber lost, Actions& out);
   void ForgetValue(Object* object, Actions& out);                            // it is pending again
   void DropValue(Object* object, Actions& out);                              // only lineages refer to it
@@ -601,6 +622,8 @@ class Owner {
   void MarkDirty(Actor* actor);
   void PumpActor(Actor* actor, Actions& out);
   void PushConstructor(Actor* actor, Actions& out);
+  void QueueCall(Object* handle, Task* task, bool failed, Actions& out);   // the last one
+  static bool WasOvertaken(const LeasedWorker& worker, const Task* call);  // by calls that were made after it
   void Requeue(Task* task, Actions& out);  // a call, to its place; or fails it if its actor is dead
   void FailCall(Task* task, bool may_have_run, Actions& out);
   void RevokePushed(LeasedWorker& worker, Actions& out);
@@ -650,6 +673,7 @@ class Owner {
   Slab<Task> tasks_;
   std::unordered_map<ObjectId, Object*> borrowed_;
   std::deque<Shape> shapes_;
+  size_t near_shapes_ = 0;  // of them
   std::map<ResourceAmounts, uint32_t> shape_numbers_;
   std::unordered_map<FunctionKey, std::unique_ptr<Function>> functions_;
   std::deque<TaskTemplate> templates_;

@@ -74,7 +74,7 @@ void Owner::KeepActor(Object* handle, const Submission& constructor, const std::
   for (Object* object : actor->creation_dependencies) Hold(object);
   for (Object* object : actor->creation_contained) Hold(object);
   // Their values are needed while their owner lives.
-  for (Object* object : actor->creation_dependencies) Want(object, out);
+  for (Object* object : actor->creation_dependencies) Seek(object, out);
   if (!actor->watched) {
     actor->watched = true;
     out.push_back({.kind = ActionKind::kWatchActor, .id = handle->id});
@@ -92,11 +92,17 @@ void Owner::AbandonActor(Object* handle, Actions& out) {
 void Owner::SubmitCall(Object* handle, const Submission& submission, int64_t now_ns, std::vector<Object*>& returns,
                        Actions& out) {
   now_ns_ = now_ns;
-  Actor* actor = ActorOf(handle);
   bool failed;
   Task* task = NewTask(submission, returns, &failed, out);
+  QueueCall(handle, task, failed, out);
+  Settle(out);
+}
+
+void Owner::QueueCall(Object* handle, Task* task, bool failed, Actions& out) {
+  Actor* actor = ActorOf(handle);
   task->actor = actor;
   task->order = actor->next_order++;
+  actor->made_again += task->lineage != nullptr;
   task->holds_handle = true;
   Hold(handle);
   ++actor->pending_calls;
@@ -113,7 +119,14 @@ void Owner::SubmitCall(Object* handle, const Submission& submission, int64_t now
     actor->queue.PushBack(task);
     MarkDirty(actor);
   }
-  Settle(out);
+}
+
+bool Owner::WasOvertaken(const LeasedWorker& worker, const Task* call) {
+  if (call->actor->out_of_order || call->lineage) return false;
+  for (const Task* other = worker.pushed.last; other; other = other->previous) {
+    if (other->order > call->order && !other->lineage) return true;
+  }
+  return false;
 }
 
 void Owner::ActorKillAsked(Object* handle, bool no_restart) {
@@ -137,6 +150,8 @@ void Owner::PumpActor(Actor* actor, Actions& out) {
     out.push_back({.kind = ActionKind::kPlaceActor, .id = actor->handle->id});
   }
   if (actor->worker < 0 || actor->killed || actor->incarnation == actor->killed_incarnation) return;
+  bool held_up =
+      false;  // by a call that waits for its arguments: then only those that have no place in the order go on
   for (Task* task = actor->queue.first; task;) {
     LeasedWorker& worker = workers_[actor->worker];
     if (worker.dead || worker.full || worker.pushed.size >= max_pushed_calls) return;
@@ -149,8 +164,10 @@ void Owner::PumpActor(Actor* actor, Actions& out) {
     }
     if (any_lost_) WaitAnew(task);
     if (task->unresolved > 0) {
-      if (!actor->out_of_order || task->what->kind == TemplateKind::kCreation) return;
-    } else {
+      if (task->what->kind == TemplateKind::kCreation) return;
+      held_up = held_up || (!actor->out_of_order && !task->lineage);
+      if (held_up && actor->made_again == 0) return;
+    } else if (!held_up || task->lineage) {
       actor->queue.Remove(task);
       if (task->what->kind == TemplateKind::kCreation) {
         task->holds_handle = true;
@@ -205,8 +222,13 @@ void Owner::FailCall(Task* task, bool may_have_run, Actions& out) {
   may_have_run = (may_have_run || task->attempt > 0) && !faults.say_that_calls_did_not_run;
   const Actor& actor = *task->actor;
   bool dead = actor.state == ActorState::kDead;
-  std::string text = actor.refused ? "UnschedulableError\n" : dead ? "ActorDiedError\n" : "ActorUnavailableError\n";
-  text += "the call of '" + task->what->name + "' failed because its actor ";
+  std::string text = task->lineage   ? "ReconstructionFailedError\na result of the method '" + task->what->name +
+                                           "' was lost, and making the call again"
+                     : actor.refused ? "UnschedulableError\n"
+                     : dead          ? "ActorDiedError\n"
+                                     : "ActorUnavailableError\n";
+  if (!task->lineage) text += "the call of '" + task->what->name + "'";
+  text += " failed because its actor ";
   text += actor.refused ? "can never start" : dead ? "is dead" : "died and restarts";
   if (!actor.why.empty()) text += ": " + actor.why;
   text += may_have_run ? ". The call was running, so it may have had effects" : ". The call did not run";
@@ -340,7 +362,7 @@ void Owner::CancelTask(Task* task, bool force, bool recursive, Actions& out) {
   task->cancel_recursive = task->cancel_recursive || recursive;
   switch (task->state) {
     case TaskState::kReady:
-      shapes_[task->what->shape].ready.Remove(task);
+      shapes_[task->shape].ready.Remove(task);
       FailCancelled(task, out);
       break;
     case TaskState::kQueued:

@@ -57,7 +57,7 @@ ObjectFact Owner::Explain(ObjectId id) {
       break;
     case TaskState::kReady:
       fact.state = ObjectState::kReady;
-      fact.shape = shapes_[task->what->shape].amounts;
+      fact.shape = shapes_[task->shape].amounts;
       break;
     case TaskState::kPushed:
       fact.state = ObjectState::kPushed;
@@ -84,9 +84,9 @@ void Owner::ExplainQueued(const Task& task, ObjectFact& fact) const {
     List(&task, fact);
     return;
   }
-  if (!actor.out_of_order) {
+  if (!actor.out_of_order && !task.lineage) {
     for (const Task* other = actor.queue.first; other && other != &task; other = other->next) {
-      if (other->unresolved == 0 || other->what->kind == TemplateKind::kCreation) continue;
+      if (other->unresolved == 0 || other->lineage || other->what->kind == TemplateKind::kCreation) continue;
       fact.state = ObjectState::kBehind;
       fact.front = other->what->name;
       List(other, fact);

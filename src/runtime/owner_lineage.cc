@@ -1,10 +1,14 @@
-// Owner: lineage. What is kept of a task whose results are stored, and how results that were lost with their node are
-// made again by running it once more.
+// Owner: lineage. What is kept of a task or call whose results are stored, and how results that were lost with their
+// node are made again by running it once more.
 //
-// Only results in a segment of a cluster's node have a lineage; of others nothing is kept. A lineage keeps the records
-// of those arguments that are small or have a lineage themselves. Other arguments (made by put, borrowed, actors'
-// results and handles) it only knows by name: it must not keep large values or actors that nobody refers to, and
-// without them the task cannot run again.
+// Only results in a segment of a cluster's node have a lineage, and only if what made them has retries; of others
+// nothing is kept. A lineage keeps the records of those arguments that are small or have a lineage themselves. Other
+// arguments (made by put, borrowed, handles of actors) and the actor of a call it only knows by name: it must not keep
+// large values or actors that nobody refers to, and without them the task cannot run again.
+//
+// A call that is made again runs in whatever incarnation there is by then, after the calls that were sent before it. It
+// has no place in the order of calls: a call that was made later may wait for its result, and one that it needs itself
+// may be made again after it.
 #include <algorithm>
 
 #include "runtime/owner.h"
@@ -35,10 +39,11 @@ void Owner::Retain(Task* task, Actions& out) {
   for (uint32_t i = 0; i < what.num_returns; ++i) {
     if (task->Return(i)->value.kind() == ValueKind::kStored) task->Return(i)->made_by = &what;
   }
-  if (task->lineage || what.kind != TemplateKind::kTask || !HasRetries(what, task->attempt)) return;
+  if (task->lineage || !HasRetries(what, task->attempt)) return;
   Lineage& lineage = lineages_.emplace_back();
   lineage.place = std::prev(lineages_.end());
   lineage.what = &what;
+  if (task->actor) lineage.actor = task->actor->handle->id;
   lineage.attempt = task->attempt;
   lineage.arguments.TakeFrom(task->arguments);
   lineage.bytes = sizeof(Lineage) + lineage.arguments.size();
@@ -154,7 +159,17 @@ std::string Owner::HowLost(const Location& where) {
          std::to_string(NodeOf(where.segment).value) + ", which is gone";
 }
 
-std::string Owner::WhyNotAgain(const Object* object, std::string_view how_lost) const {
+std::string Owner::WhyNoActor(const Lineage& lineage) {
+  const Object* handle = lineage.actor ? Find(lineage.actor) : nullptr;
+  if (lineage.actor && !handle) {
+    return "no handle of its actor is left in this process; keep one for as long as the result is needed";
+  }
+  const Actor* actor = handle ? handle->actor : nullptr;
+  if (!actor || (actor->state != ActorState::kDead && !actor->killed)) return {};
+  return actor->why.empty() ? "its actor is dead" : "its actor is dead: " + actor->why;
+}
+
+std::string Owner::WhyNotAgain(const Object* object, std::string_view how_lost) {
   std::string text(how_lost);
   if (!object->made_by) {
     return "ObjectLostError\n" + text +
@@ -162,28 +177,32 @@ std::string Owner::WhyNotAgain(const Object* object, std::string_view how_lost) 
            "keep it on the node of the program";
   }
   const TaskTemplate& what = *object->made_by;
-  if (what.kind == TemplateKind::kCall) {
+  const bool call = what.kind == TemplateKind::kCall;
+  if (call && what.max_retries == 0) {
     return "ObjectLostError\n" + text + "; the method '" + what.name +
-           "' of an actor returned it, and methods are not run again for a lost result, since they may change their "
-           "actor: call it again";
+           "' of an actor returned it, and was not called again, since that may change the actor and it has "
+           "max_task_retries=0: call it again, or set max_task_retries, and lost results are made again by calling it";
   }
-  text = "ReconstructionFailedError\n" + text + "; task '" + what.name + "', which made it, was not run again: ";
+  text = "ReconstructionFailedError\n" + text;
+  text += call ? "; the method '" + what.name + "' of an actor, which returned it, was not called again: "
+               : "; task '" + what.name + "', which made it, was not run again: ";
   if (const Lineage* lineage = object->lineage; lineage && HasRetries(what, lineage->attempt)) {
+    if (const std::string why = WhyNoActor(*lineage); !why.empty()) return text + why;
     return text +
            "an argument of it no longer exists (it was made with put(), or belongs to another process or an actor); "
-           "keep "
-           "a reference to such an argument for as long as the result is needed";
+           "keep a reference to such an argument for as long as the result is needed";
   }
   if (object->lineage_dropped) {
     return text + "what is needed for that was dropped, since a process keeps at most " +
            std::to_string(max_lineage_bytes >> 20) + " MiB of it; hold fewer results, or pass large arguments by put()";
   }
   if (what.max_retries == 0) return text + "it has max_retries=0";
-  return text + "it has no retries left (max_retries=" + std::to_string(what.max_retries) + ")";
+  const std::string option = call ? "max_task_retries=" : "max_retries=";
+  return text + "it has no retries left (" + option + std::to_string(what.max_retries) + ")";
 }
 
 bool Owner::CanRunAgain(const Lineage& lineage) {
-  if (!HasRetries(*lineage.what, lineage.attempt)) return false;
+  if (!HasRetries(*lineage.what, lineage.attempt) || !WhyNoActor(lineage).empty()) return false;
   for (const auto* arguments : {&lineage.dependencies, &lineage.contained}) {
     for (const Lineage::Argument& argument : *arguments) {
       if (!argument.record && !Find(argument.id)) return false;
@@ -307,7 +326,9 @@ void Owner::RunAgain(Lineage* lineage, NodeNumber lost, Actions& out) {
   }
   const bool failed = AttachArguments(task, dependencies, contained, out);
   out.push_back({.kind = ActionKind::kRunAgain, .task = task, .number = task->handle});
-  if (failed) {
+  if (lineage->actor) {
+    QueueCall(Find(lineage->actor), task, failed, out);
+  } else if (failed) {
     Retry(task, out);
   } else if (task->unresolved == 0 || !TryPushBehind(task, out)) {
     Enqueue(task, false);
@@ -317,6 +338,7 @@ void Owner::RunAgain(Lineage* lineage, NodeNumber lost, Actions& out) {
 void Owner::EndRunAgain(Task* task, Actions& out) {
   Lineage* lineage = std::exchange(task->lineage, nullptr);
   lineage->task = nullptr;
+  if (task->actor) --task->actor->made_again;
   lineage->attempt = task->attempt;
   for (Object*& object : lineage->returns) {
     if (!object || object->value.kind() == ValueKind::kStored) continue;

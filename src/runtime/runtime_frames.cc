@@ -138,7 +138,8 @@ void Runtime::Perform() {
       case ActionKind::kRequestLeases:
         Send(RequestLeases{.shape = owner_->shape(action.worker),
                            .count = static_cast<uint32_t>(action.number),
-                           .depth = owner_->depth()});
+                           .depth = owner_->depth(),
+                           .heard = owner_->GrantsOf(action.worker)});
         if (background_idle_) doorbell_->WakeBackground();  // it has leases to watch from now on
         break;
       case ActionKind::kReturnLease:

@@ -22,7 +22,6 @@ constexpr size_t kMaxIdle = 64;
 // more, since a whole node is what it costs.
 constexpr uint32_t kMaxPassedOver = 32;
 // Bytes that make a node better. Fetching a megabyte takes about a millisecond over the slowest links that are in use.
-constexpr uint64_t kArgumentStep = uint64_t{1} << 20;
 constexpr size_t kMaxArgumentNodes = 16;  // the richest: each is looked at in each decision
 constexpr uint32_t kCpuId = 0, kGpuId = 1;
 
@@ -57,6 +56,11 @@ std::string OptionFor(std::string_view resource) {
   if (resource == kCpu) return "--num-cpus=...";
   if (resource == kGpu) return "--num-gpus=...";
   return "--resources=...";
+}
+
+// What any node may have, in other amounts. Other names are the user's own.
+bool IsCommon(std::string_view name) {
+  return name == kCpu || name == kGpu || name == "memory" || name == kGuestWorker;
 }
 
 }  // namespace
@@ -139,7 +143,8 @@ struct GlobalScheduler::Node {
     uint32_t count = 0;
   };
   NodeNumber number;
-  std::vector<Amount> amounts;  // by resource
+  std::vector<Amount> amounts;     // by resource
+  std::vector<uint32_t> uncommon;  // of them: what users have named
   std::vector<int64_t> reported_gpus, gpus;
   NodeLabels labels;
   uint32_t leases = 0;
@@ -307,7 +312,12 @@ uint64_t GlobalScheduler::RankOf(const Class& c, uint32_t slot) const {
   }
   if (!FitsGpus(node.gpus, c.gpus)) return kNever;
   if (c.key.spread) return c.last_placed[slot] << kSlotBits | slot;
-  uint64_t wasteful = c.gpus == 0 && !node.gpus.empty() ? 1 : 0;
+  // What is rare is spared for work that needs it, GPUs most of all.
+  uint64_t wasteful = c.gpus == 0 && !node.gpus.empty() ? 2 : 0;
+  const bool needed = std::any_of(c.needs.begin(), c.needs.end(), [&](const auto& need) {
+    return std::find(node.uncommon.begin(), node.uncommon.end(), need.first) != node.uncommon.end();
+  });
+  if (!node.uncommon.empty() && !needed) wasteful |= 1;
   load = std::min<uint64_t>(load, 0xffff);
   uint64_t busy = std::min<uint64_t>(uint64_t{node.leases} + node.in_flight, 0xffff);
   return (wasteful << 32 | load << 16 | busy) << kSlotBits | slot;
@@ -385,7 +395,10 @@ void GlobalScheduler::Handle(const NodeJoined& event, std::vector<GlobalAction>&
   node.number = event.node;
   node.labels = event.labels;
   node.amounts.reserve(event.total.size());
-  for (const auto& [name, amount] : event.total) node.amounts.push_back({.resource = Intern(name), .total = amount});
+  for (const auto& [name, amount] : event.total) {
+    node.amounts.push_back({.resource = Intern(name), .total = amount});
+    if (!IsCommon(name)) node.uncommon.push_back(node.amounts.back().resource);
+  }
   std::sort(node.amounts.begin(), node.amounts.end(),
             [](const auto& a, const auto& b) { return a.resource < b.resource; });
   SetReported(node, event.available, event.free_gpus);

@@ -12,10 +12,11 @@
 // report says which of them it has in it. So two wishes are never sent to one free CPU, whatever crosses on the wire. A
 // node that refused gets nothing more before its next report.
 //
-// Which node: the one that asks, if it fits there; else the best by bytes of arguments already there (in steps of a
-// megabyte), then nodes without GPUs for work that needs none, then the lowest load. SPREAD: the node on which the
-// longest ago something was placed. Affinity: that node and no other while it is there and large enough; a soft one
-// goes elsewhere if not, a hard one is refused. Labels say which nodes come into question at all.
+// Which node, of those where it fits now: the best by bytes of arguments already there (in steps of a megabyte); then
+// the one that asks; then nodes without GPUs, and without resources that users have named, for work that needs none;
+// then the lowest load. SPREAD: the node on which the longest ago something was placed. Affinity: that node and no
+// other while it is there and large enough; a soft one goes elsewhere if not, a hard one is refused. Labels say which
+// nodes come into question at all.
 //
 // Whose turn, when room appears: deeper wishes first, so that waiting parents can end; then the job that was served
 // least; then the earliest. Nothing waits behind something larger. What was passed over too often has a node kept free
@@ -52,6 +53,8 @@ struct WishId {
   uint64_t number = 0;
   auto operator<=>(const WishId&) const = default;
 };
+
+inline constexpr uint64_t kArgumentStep = uint64_t{1} << 20;  // fewer bytes of arguments are no reason
 
 struct PlacementStrategy {
   enum class Kind : uint8_t { kDefault = 0, kSpread = 1, kAffinity = 2 };

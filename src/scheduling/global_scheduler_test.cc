@@ -384,6 +384,16 @@ TEST(GlobalScheduler, NodesWithGpusAreSparedForWorkThatNeedsThem) {
   EXPECT_EQ(t.Wish(1, 1, Amounts(1), 4), "1.1 on 1; 1.1 on 3 x2; 1.1 on 2");
 }
 
+TEST(GlobalScheduler, NodesWithWhatUsersHaveNamedAreSparedToo) {
+  Transcript t;
+  t.Join(1, Amounts(1));
+  t.Join(2, Amounts(8, 0, 4));
+  t.Join(3, Amounts(2));
+  t.Join(4, Amounts(2, 1));
+  EXPECT_EQ(t.Wish(1, 1, Amounts(1), 4), "1.1 on 1; 1.1 on 3 x2; 1.1 on 2");
+  EXPECT_EQ(t.Wish(1, 2, Amounts(1, 0, 1), 4), "1.2 on 2 x4");
+}
+
 TEST(GlobalScheduler, LoadThatIsQueuedOnANodeCounts) {
   Transcript t;
   t.Join(1, Amounts(1));

@@ -290,6 +290,10 @@ bool LocalScheduler::HasActor(ProcessId worker) const {
   return IsLeased(worker) && leases_.at(workers_.at(worker).lease).actor;
 }
 
+ProcessId LocalScheduler::HolderOf(ProcessId worker) const {
+  return IsLeased(worker) ? leases_.at(workers_.at(worker).lease).claim.process : ProcessId{};
+}
+
 ProcessId LocalScheduler::WorkerOf(LeaseId lease, ProcessId holder) const {
   auto found = leases_.find(lease);
   return found != leases_.end() && !found->second.actor && found->second.claim.process == holder ? found->second.worker

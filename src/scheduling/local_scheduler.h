@@ -193,6 +193,8 @@ class LocalScheduler {
   const std::set<ProcessId>& lending() const { return lending_; }
   // The worker of a lease that this process holds; 0 if it holds no such lease.
   ProcessId WorkerOf(LeaseId lease, ProcessId holder) const;
+  // Who has leased this worker, or has created its actor; 0 if nobody.
+  ProcessId HolderOf(ProcessId worker) const;
   // Different shapes a process has wishes or leases for. The daemon bounds it.
   size_t ShapesOf(ProcessId process) const;
   // Actors that are wanted or have a worker.

@@ -5,8 +5,8 @@
 //
 // An object is named by its location on its own node, its home. The first process that wants it has room made for it
 // and then pulled; those that come meanwhile wait for the same pull, and later ones are given what is there. A copy
-// that nobody uses any more stays, since the next may want it, until its object is freed, its home is gone, or
-// somebody needs the room: then the one that was unused longest goes first.
+// that nobody uses any more stays, since the next may want it, until its object is freed, its home is gone (for as long
+// as the caller sees fit), or somebody needs the room: then the one that was unused longest goes first.
 //
 // The place of a copy is freed only when no chunk of it is being sent; until then it is leaving, and whoever wants the
 // object again waits. Every CopyWanted is answered exactly once, by TellFetched or TellUnfetchable, unless it was
@@ -126,6 +126,8 @@ class CopyTable {
   size_t size() const { return copies_.size(); }
   size_t unused() const { return unused_.size(); }
   bool IsComplete(const Location& object) const;
+  // It is here, or will be, or is just leaving.
+  bool Has(const Location& object) const { return copies_.contains(object); }
 
   void CheckInvariants() const;
 

@@ -205,6 +205,7 @@ void Link::FinishConnecting() {
   }
   const std::string failed_address = peer_address_;
   if (!to_try_.empty() && ConnectNext()) return;
+  nobody_listens_ = error == ECONNREFUSED;
   refusal_ = RefusalKind::kClosed;
   Fail(Error{ErrorKind::kGone,
              "cannot connect to " + failed_address + ": " + strerror(error) +

@@ -112,6 +112,8 @@ class Link {
 
   bool ready() const { return state_ == State::kOpen; }
   RefusalKind refusal() const { return refusal_; }
+  // Of a dialled link that could not be made: the machine answers, and no process listens at that port.
+  bool nobody_listens() const { return nobody_listens_; }
   const std::string& peer_cluster_id() const { return peer_cluster_id_; }
   // As text "10.0.0.1:6380"; the peer's is what was dialled, or where it dialled from.
   const std::string& peer_address() const { return peer_address_; }
@@ -194,6 +196,7 @@ class Link {
   std::string first_bytes_;  // until they tell whether the peer speaks TLS at all
   bool peer_speaks_tls_ = false;
   RefusalKind refusal_ = RefusalKind::kNone;
+  bool nobody_listens_ = false;
   std::string peer_cluster_id_;
   int64_t deadline_ns_ = INT64_MAX;
   int64_t last_heard_ns_ = 0;

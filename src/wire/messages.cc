@@ -20,7 +20,7 @@ void Fields(V& v, WorkerReady& m) {
 }
 template <class V>
 void Fields(V& v, RequestLeases& m) {
-  v(m.shape, m.count, m.depth);
+  v(m.shape, m.count, m.depth, m.heard);
 }
 template <class V>
 void Fields(V& v, ReturnLease& m) {

@@ -71,6 +71,9 @@ struct RequestLeases {  // the whole present wish for this shape; a later messag
   ResourceAmounts shape;
   uint32_t count = 0;
   uint32_t depth = 0;  // how deeply nested the asking task is: deeper goes first, so that parents can end
+  // Of how many grants of this shape, in all, it had heard: those on their way are not wanted besides.
+  static constexpr uint64_t kAllHeard = UINT64_MAX;
+  uint64_t heard = kAllHeard;
 };
 struct ReturnLease {
   LeaseId lease;

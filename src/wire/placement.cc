@@ -1,6 +1,7 @@
 #include "wire/placement.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -11,7 +12,7 @@ namespace {
 constexpr size_t kMaxLabelBytes = 100;
 constexpr size_t kNodeIdDigits = 32;
 constexpr std::string_view kHex = "0123456789abcdef";
-constexpr std::string_view kSpread = "spread", kNode = "node:", kSoftNode = "node~:";
+constexpr std::string_view kSpread = "spread", kNode = "node:", kSoftNode = "node~:", kNear = "near:";
 
 bool HasOnly(std::string_view text, std::string_view besides) {
   return std::all_of(text.begin(), text.end(), [&](char c) {
@@ -53,6 +54,8 @@ std::string EncodePlacement(const Placement& placement) {
     name += std::string(placement.soft ? kSoftNode : kNode) + placement.node;
   } else if (placement.spread) {
     name += kSpread;
+  } else if (placement.near) {
+    name += std::string(kNear) + std::to_string(placement.near.value);
   }
   for (const LabelCondition& condition : placement.labels) {
     name += &condition == &placement.labels.front() ? '?' : '&';
@@ -73,6 +76,10 @@ bool DecodePlacement(std::string_view name, Placement* placement) {
   std::string_view strategy = name.substr(0, question);
   if (strategy == kSpread) {
     placement->spread = true;
+  } else if (strategy.starts_with(kNear)) {
+    const std::string_view digits = strategy.substr(kNear.size());
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), placement->near.value);
+    if (error != std::errc() || end != digits.data() + digits.size() || !placement->near) return false;
   } else if (!strategy.empty()) {
     placement->soft = strategy.starts_with(kSoftNode);
     if (!placement->soft && !strategy.starts_with(kNode)) return false;
@@ -186,6 +193,8 @@ std::string FormatPlacement(std::string_view name) {
     text = (placement.soft ? "if possible on node " : "on node ") + std::to_string(number);
   } else if (placement.spread) {
     text = "spread over the nodes";
+  } else if (placement.near) {
+    text = "near node " + std::to_string(placement.near.value);
   }
   if (!placement.labels.empty()) {
     text += std::string(text.empty() ? "" : ", ") + "on a node with " + FormatSelector(placement.labels);

@@ -22,6 +22,7 @@ struct Placement {
   bool spread = false;
   std::string node;   // its id, 32 hexadecimal digits; empty: any
   bool soft = false;  // of `node`: another one if it has gone or is too small
+  NodeNumber near;    // most bytes of the arguments are there: it is the first choice while it has room; 0: nowhere
   LabelSelector labels;
   bool operator==(const Placement&) const = default;
 };
@@ -52,7 +53,7 @@ Result<LabelCondition> ParseLabelCondition(const std::string& key, std::string t
 
 // "zone=eu, disk in (ssd, nvme), gpu!=a100, rack exists"
 std::string FormatSelector(const LabelSelector& selector);
-// "spread over the nodes", "on node 2", "on a node with zone=eu"
+// "spread over the nodes", "on node 2", "near node 2", "on a node with zone=eu"
 std::string FormatPlacement(std::string_view name);
 
 }  // namespace weft::core

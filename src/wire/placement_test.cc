@@ -17,6 +17,7 @@ TEST(Placement, ComesBackAsItWas) {
       {{.spread = true}, "~spread"},
       {{.node = kNode}, "~node:" + kNode},
       {{.node = kNode, .soft = true}, "~node~:" + kNode},
+      {{.near = NodeNumber{12}}, "~near:12"},
       {{.labels = labels}, "~?disk=ssd,nvme&gpu!=a100&rack&!old&empty="},
       {{.spread = true, .labels = {{"zone", LabelTest::kIn, {"eu"}}}}, "~spread?zone=eu"},
   };
@@ -32,8 +33,9 @@ TEST(Placement, ComesBackAsItWas) {
 
 TEST(Placement, WhatCannotBeIsRefused) {
   Placement ignored;
-  for (const std::string name : {"", "CPU", "~", "~?", "~spread?", "~nowhere", "~node:12", "~node:", "~?=x", "~?a=b c",
-                                 "~?a&&b", "~?!", "~spread?zone=eu&", "~spreadx"}) {
+  for (const std::string name : {"",       "CPU",     "~",       "~?",       "~spread?", "~nowhere",         "~node:12",
+                                 "~node:", "~?=x",    "~?a=b c", "~?a&&b",   "~?!",      "~spread?zone=eu&", "~spreadx",
+                                 "~near:", "~near:0", "~near:x", "~near:1x", "~near:-1", "~near:4294967296"}) {
     EXPECT_FALSE(DecodePlacement(name, &ignored)) << name;
   }
   EXPECT_FALSE(DecodePlacement("~node:" + std::string(32, 'A'), &ignored));

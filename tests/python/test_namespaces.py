@@ -34,14 +34,15 @@ class Nodes:
         self.pids: list = []
         self.address = ""
         for number, machine in enumerate(self.machines, 1):
-            where = [f"--address={self.address}"] if self.address else ["--head"]
-            said = self.weft(
-                machine,
-                *("start", *where, f"--host={machine.address}", "--num-cpus=1", "--json", f"--name=machine-{number}"),
-                f"--resource=machine-{number}=10",
-            )
-            self.pids.append(int(re.search(r'"pid": (\d+)', said)[1]))
-            self.address = re.search(r'"address": "([^"]*)"', said)[1]
+            self.add(machine, f"machine-{number}", f"--resource=machine-{number}=10")
+
+    def add(self, machine, name: str, *options: str) -> None:
+        where = [f"--address={self.address}"] if self.address else ["--head"]
+        said = self.weft(
+            machine, "start", *where, f"--host={machine.address}", "--num-cpus=1", "--json", f"--name={name}", *options
+        )
+        self.pids.append(int(re.search(r'"pid": (\d+)', said)[1]))
+        self.address = re.search(r'"address": "([^"]*)"', said)[1]
 
     def weft(self, machine, *arguments) -> str:
         done = subprocess.run(
@@ -148,6 +149,66 @@ def test_a_silent_node_is_noticed_and_comes_back(nodes, how):
         assert program.stdout.readline() == "3\n", program.stderr.read()
     finally:
         program.stdin.close()
+        program.kill()
+        program.wait()
+
+
+@pytest.mark.parametrize("how", ["the head is paused", "the node is cut off"])
+def test_what_could_run_elsewhere_stands_still_first(nodes, tmp_path, how):
+    """A node that does not hear of the head stops the actors of others: none works in two places at once."""
+    program = nodes.program(
+        f"""
+    import threading
+
+    @weft.remote(num_cpus=0, resources={{"machine-3": 1}}, max_restarts=1, max_task_retries=-1)
+    class Writer:
+        def __init__(self, path):
+            self.path = path
+            threading.Thread(target=self.write, daemon=True).start()
+
+        def write(self):
+            with open(self.path, "a", buffering=1) as file:
+                while True:
+                    file.write(f"{{os.getpid()}} {{time.monotonic()}}\\n")
+                    time.sleep(0.01)
+
+        def pid(self):
+            return os.getpid()
+
+    writer = Writer.remote({str(tmp_path / "lines")!r})
+    print(weft.get(writer.pid.remote(), timeout=30), flush=True)
+    assert sys.stdin.readline()
+    print(weft.get(writer.pid.remote(), timeout=60), flush=True)
+    """
+    )
+
+    def lines() -> list:
+        text = (tmp_path / "lines").read_text()
+        return [(int(pid), float(at)) for pid, at in map(str.split, text[: text.rfind("\n")].splitlines())]
+
+    def stands_still() -> bool:
+        return time.monotonic() - lines()[-1][1] > 0.5
+
+    try:
+        first = int(program.stdout.readline())
+        if how == "the head is paused":
+            os.kill(nodes.pids[0], signal.SIGSTOP)
+            wait_until(stands_still, NOTICED + 2, "it stands still")
+            os.kill(nodes.pids[0], signal.SIGCONT)
+        else:
+            nodes.machines[2].plug(False)
+            nodes.add(nodes.machines[1], "another", "--resource=machine-3=10")
+        out, err = program.communicate("go\n", timeout=SECONDS)
+        second = int(out)
+        if how == "the head is paused":
+            assert second == first, err
+            wait_until(lambda: not stands_still(), SECONDS, "it goes on")
+        else:
+            assert second != first, err
+            written = lines()
+            ended = max(at for pid, at in written if pid == first)
+            assert all(at > ended for pid, at in written if pid == second)
+    finally:
         program.kill()
         program.wait()
 

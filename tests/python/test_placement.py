@@ -7,6 +7,7 @@ import pickle
 import signal
 import time
 
+import numpy as np
 import pytest
 import weft
 from helpers import hold, note, notes, wait_until
@@ -136,6 +137,54 @@ def test_default_stays_where_there_is_room(nodes):
 )
 def test_labels(nodes, selector, allowed):
     assert set(placed(label_selector=selector)) <= {nodes[number] for number in allowed}
+
+
+@weft.remote
+def large() -> np.ndarray:
+    return np.ones(4 << 20, dtype=np.uint8)
+
+
+@weft.remote
+def where_with(*values) -> str:
+    assert all(value[-1] == 1 for value in values)
+    return here()
+
+
+def large_on(node: str):
+    value = large.options(scheduling_strategy=NodeAffinity(node)).remote()
+    assert weft.wait([value], timeout=SECONDS, fetch_local=False)[0] == [value]
+    all_cpus = weft.cluster_resources()["CPU"]
+    wait_until(lambda: weft.available_resources().get("CPU") == all_cpus, SECONDS, "leases are returned")
+    return value
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_tasks_run_where_their_arguments_are(nodes, number):
+    assert weft.get(where_with.remote(large_on(nodes[number])), timeout=SECONDS) == nodes[number]
+
+
+def test_tasks_run_where_most_bytes_are(nodes):
+    values = [large_on(nodes[number]) for number in (1, 2, 2)]
+    assert weft.get(where_with.remote(*values), timeout=SECONDS) == nodes[2]
+
+
+def test_who_says_where_is_not_contradicted_by_arguments(nodes):
+    value = large_on(nodes[1])
+    there = where_with.options(scheduling_strategy=NodeAffinity(nodes[2]))
+    assert weft.get(there.remote(value), timeout=SECONDS) == nodes[2]
+    assert weft.get(where_with.options(label_selector={"zone": "eu"}).remote(value), timeout=SECONDS) == nodes[0]
+
+
+def test_where_the_arguments_are_there_may_be_no_room(nodes, gate, tmp_path):
+    value = large_on(nodes[1])
+    begun = str(tmp_path / "begun")
+    busy = [
+        begin_and_hold.options(scheduling_strategy=NodeAffinity(nodes[1])).remote(begun, gate.path) for _ in range(2)
+    ]
+    wait_until(lambda: len(notes(begun)) == 2, SECONDS, "the node is busy")
+    assert weft.get(where_with.remote(value), timeout=SECONDS) != nodes[1]
+    gate.open()
+    weft.get(busy, timeout=SECONDS)
 
 
 def test_labels_and_strategies_together(nodes):

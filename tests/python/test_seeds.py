@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from helpers import run_driver
+from weft.testing import Cluster
 
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("IPython")
@@ -47,10 +48,11 @@ def notebook(path: Path, cells: list[str]) -> Path:
     return path
 
 
-def run_cells(folder: Path, cells: list[str], code: int = 0):
+def run_cells(folder: Path, cells: list[str], *arguments: str, code: int = 0):
     """Run the cells in one process, under IPython on weft with Ray's names of 2018."""
     path = notebook(folder / "exercise.ipynb", cells)
-    command = [WEFT, "run", "--ray-api=0.6", "-m", "IPython", "--colors=NoColor", "--no-banner", "--no-confirm-exit"]
+    command = [WEFT, "run", "--ray-api=0.6", *arguments]
+    command += ["-m", "IPython", "--colors=NoColor", "--no-banner", "--no-confirm-exit"]
     environment = {"IPYTHONDIR": str(folder / "ipython"), "TMPDIR": str(folder)}
     return run_driver("", command=[*command, str(path)], env=environment, cwd=folder, code=code, seconds=90)
 
@@ -60,14 +62,35 @@ def test_a_cell_that_fails_is_noticed(tmp_path):
     assert "planted" in driver.stdout + driver.stderr
 
 
-@pytest.mark.parametrize("number", EXERCISES)
-def test_exercise(number, tmp_path):
+def cells_of(number: int) -> list[str]:
     text = seed(3)
     (body,) = re.findall(rf"^## Exercise {number} - .*?(?=^## Exercise |\Z)", text, re.M | re.S)
     cells = blocks(body, "```python")
     assert len(cells) >= 4
     assert sum("assert" in cell for cell in cells) >= 1
-    driver = run_cells(tmp_path, cells)
+    return cells
+
+
+@pytest.mark.parametrize("number", EXERCISES)
+def test_exercise_on_three_nodes(number, tmp_path):
+    """The nodes have together what the exercise asks for; `weft run` ignores what it asks for, with one warning."""
+    cells = cells_of(number)
+    (asked,) = [cell for cell in cells if "ray.init(" in cell]
+    cpus = int(re.search(r"num_cpus=(\d+)", asked)[1])
+    gpus = int((re.search(r"num_gpus=(\d+)", asked) or [0, 0])[1])
+    custom = ast.literal_eval((re.search(r"resources=(\{.*?\})", asked) or [0, "{}"])[1])
+    small = cpus // 4
+    with Cluster(head={"num_cpus": small}) as cluster:
+        cluster.add_node(num_cpus=small)
+        cluster.add_node(num_cpus=cpus - 2 * small, num_gpus=gpus, resources=custom)
+        driver = run_cells(tmp_path, cells, f"--address={cluster.address}")
+    assert "Traceback" not in driver.stdout + driver.stderr
+    assert (driver.stdout + driver.stderr).count("has no effect under weft run --address") == 1
+
+
+@pytest.mark.parametrize("number", EXERCISES)
+def test_exercise(number, tmp_path):
+    driver = run_cells(tmp_path, cells_of(number))
     assert "Traceback" not in driver.stdout + driver.stderr
     if number == 2:
         (printed,) = re.findall(r"The losses are \[(.*)\]", driver.stdout)

@@ -1,0 +1,45 @@
+// NodeDaemon: work that stands still.
+//
+// A node that is cut off from the head may be taken for dead there, or not; it cannot know (head/node_lease.h). What
+// others would then start elsewhere (all that runs for programs of other nodes, actors whose home is another node,
+// tasks of processes of other nodes) is stopped before that can happen, and goes on when the head has confirmed that
+// the node is a member. Otherwise the node ends, and all its processes with it. What belongs to programs of this node
+// nobody else starts: it runs on.
+#include <signal.h>
+
+#include <cstdio>
+#include <utility>
+
+#include "node/node_daemon.h"
+
+namespace weft::core {
+
+bool NodeDaemon::CouldRunElsewhere(const Process& process) const {
+  if (process.is_driver) return false;
+  if (IsElsewhere(process.job) || far_workers_.contains(process.id)) return true;
+  const ProcessId holder = scheduler_->HolderOf(process.id);
+  return holder && IsElsewhere(holder);
+}
+
+void NodeDaemon::FreezeWork(const std::string& why) {
+  if (!scheduler_ || ended_) return;
+  size_t frozen = 0;
+  for (auto& [id, process] : processes_) {
+    if (process->pid <= 0 || process->exit_status || process->frozen || !CouldRunElsewhere(*process)) continue;
+    if (::kill(process->pid, SIGSTOP) != 0) continue;
+    process->frozen = true;
+    ++frozen;
+  }
+  std::fprintf(stderr, "weft node: %s; %zu processes stand still until it is known whether they run elsewhere\n",
+               why.c_str(), frozen);
+}
+
+void NodeDaemon::ThawWork() {
+  for (auto& [id, process] : processes_) {
+    if (!std::exchange(process->frozen, false) || process->pid <= 0 || process->exit_status) continue;
+    ::kill(process->pid, SIGCONT);
+  }
+  std::fprintf(stderr, "weft node: the head has confirmed that this node is a member; its work goes on\n");
+}
+
+}  // namespace weft::core
