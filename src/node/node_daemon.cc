@@ -385,6 +385,7 @@ void NodeDaemon::Handle(Process& process, WorkerReady& message) {
   }
   process.claimed_pid = message.pid;
   if (!process.zygote_end.empty()) AdoptClaimedPid(process);
+  if (process.kill_sent) return BeginClosing(process);  // its job has ended while it started
   if (!Welcomed(process)) return Refuse(process, "found no descriptors left");
   process.last_stderr.clear();
   PoolOf(process.id).WorkerBecameReady(process.id, NowNs());

@@ -124,6 +124,7 @@ void NodeDaemon::AdoptClaimedPid(Process& process) {
   if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return;
   process.pid = pid;
   pids_[pid] = process.id;
+  if (process.kill_sent) ::kill(pid, SIGKILL);  // which had nobody to go to before
 }
 
 void NodeDaemon::OnZygoteEvent(Job& job) {

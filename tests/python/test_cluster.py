@@ -153,6 +153,15 @@ def test_several_programs_share_a_node_and_one_that_is_killed_leaves_nothing(nod
     assert nodes.output_of(print_one) == "1\n"
 
 
+def test_a_program_that_ends_while_its_workers_start_leaves_none(nodes):
+    nodes.start("--num-cpus=4")
+    for i in range(25):
+        # At a moment of its own each, while workers are forked: the length is what is tested.
+        moment = 0.02 + 0.004 * (i % 20)
+        nodes.program(f"import os, time; time.sleep({moment}); os._exit(0)").communicate(timeout=SECONDS)
+        until(lambda: not nodes.children())
+
+
 SPREAD = """
     import os
     import time
