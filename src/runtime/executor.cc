@@ -482,7 +482,7 @@ std::vector<SlotFact> Executor::Slots() const {
 }
 
 void Executor::HandBackQueued() {
-  if (mapping_) return;   // the frame at the front of its channel is being read
+  if (reading_) return;   // that task would be handed back, too, and run twice; who submitted it takes the others away
   if (is_actor_) return;  // its calls can run nowhere else
   TakeAdopted();
   runtime_.doorbell_->TakeRung(Audience::kExecutor, [](uint32_t) {});
@@ -596,7 +596,6 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   }
   bool lost = false;
   if (!impossible.empty()) stored.clear();
-  mapping_ = true;
   for (Pending& pending : stored) {
     TaskArgument& argument = call.dependencies[pending.argument];
     Result<const uint8_t*> data = runtime_.MapStored(pending.location);
@@ -608,7 +607,6 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
     argument.bytes = {reinterpret_cast<const char*>(*data), pending.location.size};
     argument.stored = true;
   }
-  mapping_ = false;
 
   call.what = what->second.get();
   call.submitter = from;
@@ -645,28 +643,32 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
 void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   if (mode_.concurrent) {
     auto execution = std::make_unique<Execution>();
+    reading_ = true;
     const Begun begun = Begin(*execution, submitter, bytes);
+    if (begun == Begun::kReady) runner_.Prepare(execution->call);
+    reading_ = false;
     if (begun == Begun::kImpossible) {
       PopTask(submitter);
       NoteBegin(*execution);
       return Reply(*execution);
     }
     if (begun != Begun::kReady) return;
-    runner_.Prepare(execution->call);
     PopTask(submitter);
     return StartConcurrent(std::move(execution));
   }
+  reading_ = true;
   const Begun begun = Begin(main_, submitter, bytes);
-  if (begun == Begun::kHandedBack) return;
-  const bool constructs = main_.call.what->kind == TemplateKind::kCreation;
+  const bool constructs = begun != Begun::kHandedBack && main_.call.what->kind == TemplateKind::kCreation;
   if (constructs) is_actor_ = true;
+  if (begun == Begun::kReady) runner_.Prepare(main_.call);
+  reading_ = false;
+  if (begun == Begun::kHandedBack) return;
   if (begun == Begun::kImpossible) {
     PopTask(submitter);
     NoteBegin(main_);
     if (constructs) Constructed(main_);
     return Reply(main_);
   }
-  runner_.Prepare(main_.call);
   PopTask(submitter);
   runtime_.owner_->set_depth(main_.call.depth + 1);
   Runtime::SetCurrentExecution(main_.call.execution);

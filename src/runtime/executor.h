@@ -242,7 +242,9 @@ class Executor {
   Execution main_;  // of what runs on the main thread, one at a time
   uint64_t next_execution_ = 1;
   SpinGate spin_;
-  bool mapping_ = false;   // a task's arguments are waited for, which lie in a segment that is not mapped yet
+  // The frame at the front of a channel is being read: it may have to wait for a segment that is not mapped yet, and
+  // the user's code that makes functions and arguments from bytes may wait for anything.
+  bool reading_ = false;
   bool may_spin_ = false;  // the last task's submitter saw a core free for us
 
   // What runs on the main thread, for CancelRunning. Sequentially consistent with early_cancels_: one side sees the

@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 import weft
-from helpers import hold, wait_until
+from helpers import hold, note, notes, wait_until
 
 pytestmark = pytest.mark.usefixtures("session")
 
@@ -416,3 +416,37 @@ def test_a_long_task_does_not_hold_up_tiny_ones(gate):
     assert weft.get([identity.remote(i) for i in range(200)], timeout=30) == list(range(200))
     gate.open()
     assert weft.get(slow, timeout=30) == "slow"
+
+
+@weft.remote
+def one() -> int:
+    return 1
+
+
+def made_slowly(number: int):
+    assert weft.get(one.remote()) == 1
+    return MadeSlowly(number)
+
+
+class MadeSlowly:
+    """To be unpickled, it waits for a task."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self):
+        return made_slowly, (self.number,)
+
+
+@weft.remote(max_retries=0)
+def look_at(path: str, value: MadeSlowly) -> int:
+    note(path, str(value.number))
+    return value.number
+
+
+def test_a_task_whose_arguments_wait_for_others_runs_once(no_session, tmp_path):
+    """A worker that waits hands back what is queued there; that is not the task that it is about to run."""
+    weft.init(num_cpus=1)
+    path = str(tmp_path / "ran")
+    assert weft.get([look_at.remote(path, MadeSlowly(i)) for i in range(10)], timeout=30) == list(range(10))
+    assert sorted(notes(path), key=int) == [str(i) for i in range(10)]
