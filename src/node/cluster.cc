@@ -691,7 +691,7 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
   } else if (auto* wish = std::get_if<WishSent>(&message)) {
     const uint64_t key = WishKey(from, wish->wish);
     const WishId id{from, wish->wish};
-    if (wish->count == 0) {
+    if (wish->withdrawn != 0) {
       wishes_.erase(key);
       scheduler_->Handle(WishWithdrawn{id}, actions);
     } else if (wishes_.contains(key)) {

@@ -524,20 +524,21 @@ void NodeDaemon::TellHead() {
     wish.told_heard = wish.heard;
     if (fresh && rest == 0) continue;
     wish.sent = true;
-    to_send.push_back(
-        {wish.number, unmet.process, process->job, unmet.shape, std::max(wish.count, 1u), unmet.depth, wish.heard});
+    to_send.push_back({wish.number, unmet.process, process->job, unmet.shape, wish.count, unmet.depth, wish.heard});
   }
   for (auto entry = sent_wishes_.begin(); entry != sent_wishes_.end();) {
     if (present.contains(entry->first)) {
       ++entry;
       continue;
     }
-    if (entry->second.sent) to_send.push_back({.wish = entry->second.number, .process = entry->first.first});
+    if (entry->second.sent) {
+      to_send.push_back({.wish = entry->second.number, .process = entry->first.first, .withdrawn = 1});
+    }
     wish_keys_.erase(entry->second.number);
     entry = sent_wishes_.erase(entry);
   }
   for (WishSent& wish : to_send) {
-    if (wish.count > 0) TellHeadOfJob(wish.job);  // how its workers are started there, before anything is placed
+    if (wish.withdrawn == 0) TellHeadOfJob(wish.job);  // how its workers are started there, before anything is placed
     cluster_->SendToHead(wish);
   }
   TellHeadOfActors();

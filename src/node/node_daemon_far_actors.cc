@@ -292,7 +292,7 @@ void NodeDaemon::TellHeadOfActors() {
 void NodeDaemon::ForgetActorWish(ObjectId actor) {
   auto found = actor_wishes_.find(actor);
   if (found == actor_wishes_.end()) return;
-  const WishSent withdrawn{.wish = found->second, .process = actor.owner};
+  const WishSent withdrawn{.wish = found->second, .process = actor.owner, .withdrawn = 1};
   actors_of_wishes_.erase(found->second);
   actor_wishes_.erase(found);
   told_decisions_ = 0;

@@ -50,7 +50,7 @@ void Fields(V& v, NodeLoad& m) {
 }
 template <class V>
 void Fields(V& v, WishSent& m) {
-  v(m.wish, m.process, m.job, m.shape, m.count, m.depth, m.placed_heard, m.actor, m.to_hold, m.class_name);
+  v(m.wish, m.process, m.job, m.shape, m.count, m.depth, m.placed_heard, m.actor, m.to_hold, m.class_name, m.withdrawn);
 }
 template <class V>
 void Fields(V& v, WorkAssigned& m) {

@@ -15,7 +15,7 @@
 
 namespace weft::core {
 
-inline constexpr uint32_t kNodeProtocolVersion = 4;
+inline constexpr uint32_t kNodeProtocolVersion = 5;
 
 // Of a file: small beside what a link lets through at once, large beside a round trip.
 inline constexpr size_t kProgramPieceBytes = 1 << 20;
@@ -95,18 +95,19 @@ struct NodeLoad {  // to the head, when it has changed (NodeReported)
   std::vector<int64_t> free_gpus;
   uint32_t leases = 0;
 };
-struct WishSent {  // to the head: what this node cannot serve itself (WorkWished); count 0 withdraws it
+struct WishSent {  // to the head: what this node cannot serve itself (WorkWished)
   uint64_t wish = 0;
   ProcessId process;
   ProcessId job;
   ResourceAmounts shape;
-  uint32_t count = 0;
+  uint32_t count = 0;  // besides what was heard; 0: all of it is on its way
   uint32_t depth = 0;
   int64_t placed_heard = 0;
   // Of one actor that wants a worker; the shape is what it needs to start.
   ObjectId actor;
   ResourceAmounts to_hold;
   std::string class_name;
+  uint8_t withdrawn = 0;
 };
 struct WorkAssigned {  // from the head to the node that is to grant (PlaceWork)
   NodeNumber asker;
