@@ -11,6 +11,10 @@
 namespace weft::core {
 namespace {
 
+// Of calls that have ended and are not run again, so many may be told to a caller on another node as "may have run" if
+// this process crashes; each message of its own would halve the rate of calls.
+constexpr uint32_t kMostPreciousOwed = 8;
+
 constexpr uint32_t kMaxStreak = 64;
 constexpr size_t kMaxEarlyCancels = 256;
 // The exit code of a worker whose task was cancelled by force.
@@ -375,10 +379,15 @@ uint8_t* Executor::RoomForReply(Submitter& submitter, uint32_t size) {
 
 void Executor::SendReply(Submitter& submitter, uint32_t size, bool precious) {
   submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, size);
-  // On a stream, a reply that was not sent dies with us; one that cannot be had by running the task again is not put
-  // off.
-  if (submitter.peer->channel.WakeIsAsked() || (precious && submitter.peer->channel.stream())) {
+  // On a stream, a reply that was not sent dies with us; of those that cannot be had by running the task again, only a
+  // few are put off.
+  uint32_t owed = 0;
+  if (precious && submitter.peer->channel.stream()) {
+    owed = submitter.precious_owed.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
+  if (submitter.peer->channel.WakeIsAsked() || owed >= kMostPreciousOwed) {
     submitter.owes_wake_up.store(false, std::memory_order_relaxed);
+    submitter.precious_owed.store(0, std::memory_order_relaxed);
     submitter.peer->channel.Notify(Audience::kAnyone);
   } else {
     // At the latest when there is nothing more to do.

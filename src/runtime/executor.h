@@ -146,7 +146,8 @@ class TaskRunner {
 struct Submitter {
   Runtime::Peer* peer = nullptr;
   std::unordered_map<uint32_t, std::unique_ptr<DefinedTemplate>> templates;
-  std::atomic<bool> owes_wake_up{false};  // by the threads that reply; relaxed
+  std::atomic<bool> owes_wake_up{false};   // by the threads that reply; relaxed
+  std::atomic<uint32_t> precious_owed{0};  // replies among those that cannot be had again; relaxed
   // What the task at the front of its channel needs and lies on other nodes: copies of it are awaited, or used until
   // the task has its arguments.
   std::vector<Location> awaited;
