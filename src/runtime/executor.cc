@@ -11,9 +11,11 @@
 namespace weft::core {
 namespace {
 
-// Of calls that have ended and are not run again, so many may be told to a caller on another node as "may have run" if
-// this process crashes; each message of its own would halve the rate of calls.
+// Of calls that have ended and are not run again, less than so many may be told to a caller on another node as "may
+// have run", if this process crashes in a method that has run here so often before. Each in a message of its own would
+// halve the rate of calls.
 constexpr uint32_t kMostPreciousOwed = 8;
+constexpr uint32_t kProven = 16;
 
 constexpr uint32_t kMaxStreak = 64;
 constexpr size_t kMaxEarlyCancels = 256;
@@ -312,7 +314,9 @@ bool Executor::TakeFrame(Submitter& submitter, const Frame& frame) {
     return true;
   }
   if (type == FrameType::kTask && submitter.peer->channel.Claim()) {
-    if (owes_streams_.load(std::memory_order_relaxed)) GatherReplies();
+    if (owes_streams_.load(std::memory_order_relaxed)) {
+      IsProven(submitter, frame.bytes) ? GatherReplies() : WakeSubmitters();
+    }
     RunTask(submitter, frame.bytes);
   } else {
     PopTask(submitter);  // revoked meanwhile
@@ -379,21 +383,25 @@ uint8_t* Executor::RoomForReply(Submitter& submitter, uint32_t size) {
 
 void Executor::SendReply(Submitter& submitter, uint32_t size, bool precious) {
   submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, size);
-  // On a stream, a reply that was not sent dies with us; of those that cannot be had by running the task again, only a
-  // few are put off.
-  uint32_t owed = 0;
+  // On a stream, a reply that was not sent dies with us. Of those that cannot be had by running the task again only a
+  // few are put off, and only until something runs that may do us harm.
   if (precious && submitter.peer->channel.stream()) {
-    owed = submitter.precious_owed.fetch_add(1, std::memory_order_relaxed) + 1;
+    submitter.precious_owed += mode_.concurrent ? kMostPreciousOwed : 1;
   }
-  if (submitter.peer->channel.WakeIsAsked() || owed >= kMostPreciousOwed) {
+  if (submitter.peer->channel.WakeIsAsked() || submitter.precious_owed >= kMostPreciousOwed) {
     submitter.owes_wake_up.store(false, std::memory_order_relaxed);
-    submitter.precious_owed.store(0, std::memory_order_relaxed);
+    submitter.precious_owed = 0;
     submitter.peer->channel.Notify(Audience::kAnyone);
   } else {
     // At the latest when there is nothing more to do.
     submitter.owes_wake_up.store(true, std::memory_order_relaxed);
     if (submitter.peer->channel.stream()) owes_streams_.store(true, std::memory_order_relaxed);
   }
+}
+
+bool Executor::IsProven(const Submitter& submitter, std::string_view bytes) {
+  auto what = submitter.templates.find(ByteReader(bytes).Fixed<TaskHead>().template_number);
+  return what != submitter.templates.end() && what->second->ended_well >= kProven;
 }
 
 // On a stream nobody can see a reply that was not sent, and what runs now may take long.
@@ -410,6 +418,7 @@ void Executor::WakeSubmitters() {
   for (auto& submitter : submitters_) {
     if (!submitter->owes_wake_up.load(std::memory_order_relaxed)) continue;
     submitter->owes_wake_up.store(false, std::memory_order_relaxed);
+    submitter->precious_owed.store(0, std::memory_order_relaxed);
     submitter->peer->channel.Notify(Audience::kAnyone);
   }
 }
@@ -687,6 +696,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   if (num_early_cancels_.load() > 0) TakeEarlyCancel(main_);
   NoteBegin(main_);
   runner_.Run(main_.returns, main_.outcome);
+  ++main_.call.what->ended_well;
   current_task_.store(0, std::memory_order_release);
   Runtime::SetCurrentExecution(0);
   if (constructs) Constructed(main_);

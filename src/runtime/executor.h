@@ -52,6 +52,7 @@ struct DefinedTemplate {
   Location stored_body;       // size 0: the body is above
   void* front_end = nullptr;  // the front end's loaded function
   uint32_t event_name = 0;
+  uint32_t ended_well = 0;  // how often it has run here to its end, on the main thread
 };
 
 // The resources behind a task, and the actor that the worker is (if it is one).
@@ -224,6 +225,8 @@ class Executor {
   void SendReply(Submitter& submitter, uint32_t size, bool precious);
   void WakeSubmitters();
   void GatherReplies();
+  // Whether the task at the front has run here before without harm.
+  static bool IsProven(const Submitter& submitter, std::string_view bytes);
 
   Runtime& runtime_;
   TaskRunner& runner_;

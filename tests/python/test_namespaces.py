@@ -191,6 +191,7 @@ def test_what_could_run_elsewhere_stands_still_first(nodes, tmp_path, how):
 
     try:
         first = int(program.stdout.readline())
+        wait_until(lambda: (tmp_path / "lines").exists() and lines(), SECONDS, "it writes")
         if how == "the head is paused":
             os.kill(nodes.pids[0], signal.SIGSTOP)
             wait_until(stands_still, NOTICED + 2, "it stands still")

@@ -171,7 +171,7 @@ def test_a_killed_worker_costs_a_retry():
 
 
 def test_what_a_dying_worker_has_replied_counts():
-    """Replies are gathered, but not those of calls that would not be run again."""
+    """Replies are gathered; those of calls that would not be run again only until something new begins."""
 
     @weft.remote
     class Dying:
