@@ -39,6 +39,9 @@ constexpr size_t kMostGoneInWords = 1'000;
 // Who waits because too much was sent to a node goes on when no more than this is left.
 constexpr uint64_t kRoomBytes = 32 << 20;
 
+// A link that has so much to send does not wait for the end of the turn.
+constexpr size_t kMostGathered = 256 * 1024;
+
 // So many nodes start workers for a program when it begins; on the others it is when they are first needed.
 constexpr size_t kMostPrestarts = 16;
 
@@ -92,15 +95,33 @@ class Cluster::Peer final : public Link::Handler {
   void Send(std::string_view bytes) {
     // A queue of 64 MB that nobody reads: the peer is as good as gone, and its beats will say so.
     if (!ready) return;
+    Gather();
     [[maybe_unused]] auto outcome = link->Send(bytes);
+    SendIfMuch();
   }
   void SendChunk(std::string_view header, std::span<const uint8_t> payload, std::shared_ptr<const void> keeper) {
     sends_chunks = true;
     if (!ready) {
       waiting.push_back({std::string(header), payload, std::move(keeper)});
-    } else if (link->SendChunk(header, payload, std::move(keeper)) != Link::SendOutcome::kSent) {
-      cluster_.Send(Other(), ChunksCut{});
+      return;
     }
+    Gather();
+    const bool sent = link->SendChunk(header, payload, std::move(keeper)) == Link::SendOutcome::kSent;
+    SendIfMuch();
+    if (!sent) cluster_.Send(Other(), ChunksCut{});
+  }
+  // What is sent from here on leaves with FlushLinks, or when it is much.
+  void Gather() {
+    if (std::exchange(gathers_, true)) return;
+    link->Cork(true);
+    cluster_.gathering_.push_back(number);
+  }
+  void SendIfMuch() {
+    if (gathers_ && link->queued_bytes() >= kMostGathered) SendGathered();
+  }
+  void SendGathered() {
+    gathers_ = false;
+    link->Cork(false);
   }
   NodeNumber Other() const { return to_head ? cluster_.head_ : node; }
 
@@ -126,6 +147,7 @@ class Cluster::Peer final : public Link::Handler {
 
  private:
   size_t chunk_bytes_ = 0;
+  bool gathers_ = false;
 };
 
 // A connection that becomes a channel.
@@ -524,20 +546,25 @@ bool Cluster::FeedFlow(NodeNumber node, Event event) {
 void Cluster::PassMessagesTo(NodeNumber node, uint64_t number) {
   auto found = peers_.find(number);
   if (found == peers_.end()) return;
-  Link& link = *found->second->link;
+  Peer& peer = *found->second;
   MessageFlow& flow = flows_.at(node).machine;
   std::vector<FlowAction> none;
-  // Several after a reconnection, in as few system calls as may be.
-  const bool several = flow.waiting_messages() > 1;
-  if (several) link.Cork(true);
+  peer.Gather();
   while (const std::string* next = flow.Next()) {
-    if (link.Send(*next) == Link::SendOutcome::kSent) {
+    if (peer.link->Send(*next) == Link::SendOutcome::kSent) {
       flow.Handle(MessagePassed{}, none);
     } else {
       flow.Handle(FlowLinkFull{}, none);  // or it is about to end, which will be told
     }
   }
-  if (several) link.Cork(false);
+  peer.SendIfMuch();
+}
+
+void Cluster::FlushLinks() {
+  for (uint64_t number : std::exchange(gathering_, {})) {
+    auto found = peers_.find(number);
+    if (found != peers_.end()) found->second->SendGathered();
+  }
 }
 
 void Cluster::BreakLink(uint64_t number, const std::string& why) {

@@ -102,6 +102,8 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   uint64_t KeptBytes(NodeNumber node) const;
   void SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
                  std::shared_ptr<const void> keeper);
+  // Sends what was given to it since the last time: one system call for each link, at the end of each turn.
+  void FlushLinks();
   // The chunk that is being received in answer to this request has no place any more (Link::DiscardChunk).
   void DiscardChunk(NodeNumber from, uint64_t request);
   // Begins to connect; the host hears of the outcome.
@@ -188,6 +190,7 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   uint64_t head_link_ = 0;                   // of a node that is not the head
   std::set<std::string> head_is_away_;       // what the log says of that; empty: it is there
   std::map<NodeNumber, uint64_t> outgoing_;  // links for what we send
+  std::vector<uint64_t> gathering_;          // links that have something to send
   std::map<uint64_t, std::unique_ptr<Dialled>> dialled_;
   std::vector<uint64_t> ended_;             // peers and dialled links to be destroyed outside of their callbacks
   std::map<ProcessId, JobDescribed> jobs_;  // on the head: how to start workers, by driver

@@ -156,6 +156,7 @@ int NodeDaemon::Run() {
     AnswerWithoutHead(now);
     TellHead();
     FlushAll();
+    if (cluster_) cluster_->FlushLinks();
     PauseOrResumeOutput();
   }
   KillEverything();

@@ -171,8 +171,9 @@ bool Executor::Idle(int64_t deadline_ns) {
   runtime_.Flush();
   if (!has_rival) runner_.BeforeSleep();
   const auto something = [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen || woken_.load(); };
-  if (!may_spin_ ||
-      !spin_.Spin([&] { return runtime_.doorbell_->AnyRung() || something() || runtime_.ReadStreams(); })) {
+  if (!may_spin_ || !spin_.Spin(runtime_.SpinLimitNs(), [&] {
+        return runtime_.doorbell_->AnyRung() || something() || runtime_.ReadStreams();
+      })) {
     SleepOutcome slept = runtime_.SleepAsWaiter(WaiterState::kAsleepIdle, deadline_ns, something);
     was_disturbed_ = slept == SleepOutcome::kInterrupted;
     may_spin_ = false;

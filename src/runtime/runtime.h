@@ -343,6 +343,7 @@ class Runtime {
   // To the event log; right after the submission.
   void NoteSubmitted(const TaskTemplate* what, std::span<Object* const> dependencies);
   bool PushTask(int32_t worker, Task* task);
+  const uint8_t* PushedAlong(const Object* object, uint32_t frame_bytes);
   // Copies (runtime_copies.cc). A fetch lives while anybody is in it.
   bool IsElsewhere(const Location& location) const { return NodeOf(location.segment) != NodeOf(self()); }
   Fetch& BeginFetch(const Location& location);
@@ -409,6 +410,10 @@ class Runtime {
       return poller->SleepAsWaiter(*doorbell_, kind, deadline_ns, something_to_do);
     }
     return doorbell_->SleepAsWaiter(kind, deadline_ns, something_to_do);
+  }
+  int64_t SpinLimitNs() const {
+    auto* poller = stream_poller_.load(std::memory_order_relaxed);
+    return poller && poller->WaiterReads() ? SpinGate::kFarSpinNs : SpinGate::kSpinNs;
   }
   bool ReadStreams() {
     auto* poller = stream_poller_.load(std::memory_order_relaxed);
@@ -488,6 +493,7 @@ class Runtime {
   uint64_t submits_ = 0;
   RuntimeStats stats_;
   std::vector<ReturnedValue> values_scratch_;
+  std::vector<const uint8_t*> pushed_scratch_;
   SpinGate poller_spin_;  // of whoever polls
   std::vector<Object*> returns_scratch_;
   std::vector<Waiting*> waits_;          // that have lasted a while

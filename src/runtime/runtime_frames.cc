@@ -301,6 +301,21 @@ bool Runtime::CoresAreFree() const {
   return running <= allowed_cpus_;
 }
 
+// Whether this argument goes along with a task to another node: where it lies in this process's memory, or nullptr. To
+// send it costs a copy; to be asked for it later costs three processes a wake-up each. Without references inside: of
+// those the worker hears as of all that it borrows.
+const uint8_t* Runtime::PushedAlong(const Object* object, uint32_t frame_bytes) {
+  const Location location = object->value.location();
+  if (location.size > kMaxPushedBytes || frame_bytes + location.size > kMaxPushedBytesPerFrame) return nullptr;
+  if (object->contained || IsElsewhere(location)) return nullptr;
+  if (writer_.created() && location.segment == writer_.segment()) return writer_.ReadOnly(location);
+  if (!reader_.IsOpen(location.segment)) return nullptr;
+  auto data = reader_.Resolve(location);
+  if (!data) return nullptr;
+  reader_.ReleaseView(location.segment);  // the task's reference keeps the range
+  return *data;
+}
+
 bool Runtime::PushTask(int32_t worker, Task* task) {
   Peer& peer = *peer_of_worker_[worker];
   if (peer.dead || !Define(peer, task->what)) return false;
@@ -315,6 +330,15 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
     size += sizeof(DependencyHead);
     if (value.kind() == ValueKind::kInline) size += static_cast<uint32_t>(value.bytes().size());
     if (value.kind() == ValueKind::kStored) size += sizeof(Location);
+  }
+  pushed_scratch_.clear();
+  if (peer.channel.stream()) {
+    for (uint32_t i = 0; i < task->num_dependencies; ++i) {
+      const Object* object = task->dependencies[i];
+      const bool stored = object->value.kind() == ValueKind::kStored;
+      pushed_scratch_.push_back(stored ? PushedAlong(object, size) : nullptr);
+      if (pushed_scratch_.back()) size += static_cast<uint32_t>(object->value.location().size - sizeof(Location));
+    }
   }
   if (size > peer.channel.MaxFrameBytes()) {
     // Submit stores arguments that large; only a crowd of small ones passed by reference comes here.
@@ -347,6 +371,11 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
       head.size = static_cast<uint32_t>(object->value.bytes().size());
       out.Put(head);
       out.PutBytes(object->value.bytes());
+    } else if (const uint8_t* pushed = i < pushed_scratch_.size() ? pushed_scratch_[i] : nullptr) {
+      head.kind = static_cast<uint32_t>(DependencyKind::kInline);
+      head.size = static_cast<uint32_t>(object->value.location().size);
+      out.Put(head);
+      out.PutBytes({reinterpret_cast<const char*>(pushed), head.size});
     } else if (object->value.kind() == ValueKind::kStored) {
       head.kind = static_cast<uint32_t>(DependencyKind::kStored);
       head.size = sizeof(Location);

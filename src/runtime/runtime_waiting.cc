@@ -102,7 +102,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       Flush();
       auto kind = handed_back ? WaiterState::kAsleepBlocked : WaiterState::kAsleepInGet;
       const auto something = [&] { return AnyDue() || event_.load() != seen; };
-      if (!spin || !poller_spin_.Spin([&] { return something() || ReadStreams(); })) {
+      if (!spin || !poller_spin_.Spin(SpinLimitNs(), [&] { return something() || ReadStreams(); })) {
         slept = SleepAsWaiter(kind, until, something);
       }
       lock.lock();

@@ -402,6 +402,7 @@ void PullPlan::Remove(ObjectId object, std::vector<PullAction>& out) {
   for (auto& [node, source] : found->second.sources) {
     Link& link = links_.at(node);
     link.ready.erase(object);
+    if (source.asked == 0) continue;  // the rule: it is complete, and a thousand small ones may be on their way
     for (uint64_t number : link.requests) {
       Request& request = requests_.at(number);
       if (!request.live || request.object != object) continue;

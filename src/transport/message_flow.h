@@ -126,7 +126,6 @@ class MessageFlow {
   uint64_t link() const { return out_link_; }  // that is sent over; 0: none
   uint64_t kept_bytes() const { return kept_bytes_; }
   size_t kept_messages() const { return kept_.size(); }
-  size_t waiting_messages() const { return kept_.size() - (passed_ - forgotten_); }
   bool crowded() const { return kept_bytes_ > config_.limit_bytes; }
   int64_t next_wakeup_ns() const;
 

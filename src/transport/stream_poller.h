@@ -62,6 +62,8 @@ class StreamPoller {
     }
     return WaitInside(waiter, deadline_ns);
   }
+  // Streams are in use, and whoever waits reads them in the thread's place. Any thread; may be out of date at once.
+  bool WaiterReads() const { return parked_.load(std::memory_order_relaxed); }
   // For a waiter that spins: reads what is there, if nobody else does. True if there was something.
   bool ReadWhileSpinning();
 

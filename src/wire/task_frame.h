@@ -24,6 +24,10 @@ enum class FrameType : uint8_t {
 inline constexpr uint32_t kMaxInlineBytes = 16 * 1024;
 // The bytes of all values in one frame together; beyond it they go to the store as well.
 inline constexpr uint32_t kMaxInlineBytesPerFrame = 96 * 1024;
+// To a worker on another node, arguments that are stored here go along with their task up to this size, and together
+// with the rest of it up to the second; its node asks for larger ones when the task has come.
+inline constexpr uint32_t kMaxPushedBytes = 128 * 1024;
+inline constexpr uint32_t kMaxPushedBytesPerFrame = 192 * 1024;
 
 // Where a task finds the value of a reference among its arguments.
 enum class DependencyKind : uint8_t {

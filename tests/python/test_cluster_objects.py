@@ -117,6 +117,83 @@ def test_a_large_argument_goes_to_another_node(pair):
     )
 
 
+# Of 16 kB and less they are in the task, up to 128 kB they go along with it if there is room beside the others, and
+# larger ones are asked for.
+def test_arguments_of_all_sizes_go_to_another_node(pair):
+    pytest.importorskip("numpy")
+    assert (
+        pair.output_of(
+            indented("""
+    import numpy
+
+    @weft.remote(num_cpus=0, resources={"lamp": 1})
+    def sums(*arrays):
+        return [int(array.sum()) for array in arrays], any(array.flags.writeable for array in arrays)
+
+    sizes = [15_000, 16_384, 17_000, 60_000, 131_000, 131_072, 140_000, 300_000]
+    arrays = [numpy.full(size, 1, dtype=numpy.uint8) for size in sizes]
+    assert weft.get(sums.remote(*arrays)) == (sizes, False)
+    for size, array in zip(sizes, arrays):
+        assert weft.get([sums.remote(array), sums.remote(weft.put(array), array)]) == [
+            ([size], False), ([size, size], False)
+        ]
+    assert weft.get(sums.remote(*[weft.put(arrays[3])] * 20)) == ([60_000] * 20, False)
+    # What was not made here is not sent from here.
+    assert weft.get(look.remote(make.remote(50_000, 9))) == (50_000, b"\\x09", b"\\x09")
+    box = weft.put([weft.put(b"i" * 20_000), b"o" * 30_000])
+    inside = weft.remote(num_cpus=0, resources={"lamp": 1})(lambda box: (look_at(weft.get(box[0])), look_at(box[1])))
+    assert weft.get(inside.remote(box)) == ((20_000, b"i", b"i"), (30_000, b"o", b"o"))
+    print("all")
+    """)
+        )
+        == "all\n"
+    )
+
+
+def test_small_stored_arguments_go_along_with_their_call(pair):
+    assert (
+        pair.output_of(
+            indented("""
+    @weft.remote(num_cpus=0, resources={"lamp": 1})
+    class Receiver:
+        def take(self, value):
+            return len(value)
+
+        def messages_to_the_daemon(self):
+            from weft import _core
+            return _core.stats()["messages_sent"]
+
+    receiver = Receiver.remote()
+    assert weft.get(receiver.take.remote(b"x" * 200_000)) == 200_000
+    before = weft.get(receiver.messages_to_the_daemon.remote())
+    assert weft.get([receiver.take.remote(b"x" * 50_000) for _ in range(100)]) == [50_000] * 100
+    after = weft.get(receiver.messages_to_the_daemon.remote())
+    assert after - before < 50, (before, after)
+    print("none was asked for")
+    """)
+        )
+        == "none was asked for\n"
+    )
+
+
+def test_an_argument_goes_along_again_when_its_worker_dies(pair, tmp_path):
+    assert (
+        pair.output_of(
+            indented(f"""
+    @weft.remote(num_cpus=0, resources={{"lamp": 1}}, max_retries=1)
+    def die_once(value):
+        if not os.path.exists({str(tmp_path / "died")!r}):
+            open({str(tmp_path / "died")!r}, "w").close()
+            os._exit(3)
+        return look_at(value)
+
+    print(weft.get(die_once.remote(b"v" * 90_000)))
+    """)
+        )
+        == "(90000, b'v', b'v')\n"
+    )
+
+
 def test_references_inside_of_values_are_fetched_where_they_are_used(pair):
     assert pair.output_of(
         indented("""
