@@ -149,6 +149,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void Handle(Process& process, AskShape& message);
   void Handle(Process& process, KeepActor& message);
   void Handle(Process& process, FetchObject& message);
+  void Handle(Process& process, ChannelLost& message);
   void Handle(Process& process, ReleaseObject& message);
   void Handle(Process& process, EntrustActor& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
@@ -333,6 +334,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void HandleNode(NodeNumber from, ProgramPieceWanted& message);
   void HandleNode(NodeNumber from, ProgramPiece& message);
   void HandleNode(NodeNumber from, ProgramDenied& message);
+  void HandleNode(NodeNumber from, ChannelBroken& message);
+  void EndUnreachable(ProcessId worker, ProcessId other);
   // True if the worker is started later, when the files that it is made of are here.
   bool AwaitsProgram(const Job& job, const StartWorker& action);
   // True if workers are started ahead only if the files turn out to be here: nothing is sent before it is needed.

@@ -447,6 +447,29 @@ void NodeDaemon::HandleNode(NodeNumber from, ChannelWanted& message) {
   cluster_->DialChannel(message.submitter, message.worker);
 }
 
+// A connection between two processes has ended, and both live: reset by something on its way. A new one could not say
+// what of the old one was received, so the worker ends, and all goes on as after its death.
+void NodeDaemon::Handle(Process& process, ChannelLost& message) {
+  if (!IsElsewhere(message.worker)) return EndUnreachable(message.worker, process.id);
+  const NodeNumber node = NodeOf(message.worker);
+  if (cluster_->Knows(node)) cluster_->Send(node, ChannelBroken{message.worker, process.id});
+}
+
+void NodeDaemon::HandleNode(NodeNumber from, ChannelBroken& message) {
+  if (NodeOf(message.other) == from) EndUnreachable(message.worker, message.other);
+}
+
+void NodeDaemon::EndUnreachable(ProcessId worker, ProcessId other) {
+  auto* process = Find(worker);
+  if (process == nullptr || process->is_driver || process->kill_sent) return;
+  if (process->stage == Process::Stage::kClosing) return;  // it has died by itself
+  std::string where = "process " + ToString(other);
+  if (IsElsewhere(other)) where += " on " + cluster_->Describe(NodeOf(other));
+  std::fprintf(stderr, "weft node: worker %s ends: its connection with %s was lost\n", ToString(worker).c_str(),
+               where.c_str());
+  Kill(*process, "the node daemon ended it because its connection with " + where + " was lost");
+}
+
 void NodeDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) {
   auto* own = Find(dialled ? submitter : worker);
   const ProcessId other = dialled ? worker : submitter;

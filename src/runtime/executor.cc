@@ -19,6 +19,9 @@ constexpr uint32_t kProven = 16;
 
 constexpr uint32_t kMaxStreak = 64;
 constexpr size_t kMaxEarlyCancels = 256;
+// Tasks whose arguments come from other nodes while those before them run, and how much of that at once.
+constexpr size_t kMostAhead = 7;
+constexpr uint64_t kMostBytesAhead = 32 << 20;
 // The exit code of a worker whose task was cancelled by force.
 constexpr int kForcedExit = 75;
 // How long a worker that leaves waits for its last replies to be received.
@@ -243,24 +246,29 @@ std::vector<Location> AwayFrom(NodeNumber here, const Submitter& submitter, std:
 
 }  // namespace
 
-void Executor::StopAwaiting(Submitter& submitter) {
-  for (const Location& location : std::exchange(submitter.awaited, {})) {
+// Begins with what is new before it ends with the rest: what is in both comes once.
+void Executor::Await(std::vector<Location>& awaited, std::vector<Location> wanted) {
+  for (const Location& location : wanted) ++runtime_.BeginFetch(location).others;
+  for (const Location& location : std::exchange(awaited, std::move(wanted))) {
     --runtime_.fetches_.at(location).others;
     runtime_.EndFetchIfUnused(location);
   }
 }
 
+void Executor::StopAwaiting(Submitter& submitter) {
+  Await(submitter.awaited, {});
+  Await(submitter.ahead, {});
+}
+
 // Or known not to come: then the task is taken, and goes back or fails.
 bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool early) {
   std::vector<Location> away = AwayFrom(NodeOf(runtime_.self()), submitter, frame.bytes);
-  if (away.empty() && submitter.awaited.empty()) return true;
+  if (away.empty() && submitter.awaited.empty() && submitter.ahead.empty()) return true;
   bool here = true;
   {
     std::lock_guard lock(runtime_.mutex_);
     if (away != submitter.awaited) {
-      StopAwaiting(submitter);
-      for (const Location& location : away) ++runtime_.BeginFetch(location).others;
-      submitter.awaited = std::move(away);
+      Await(submitter.awaited, std::move(away));
       submitter.awaited_early = early;
     } else if (!early && std::exchange(submitter.awaited_early, false)) {
       // There may have been no room beside what the task before it used.
@@ -270,18 +278,40 @@ bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool e
       here = here && runtime_.fetches_.at(location).state != Runtime::Fetch::State::kAsked;
     }
   }
+  if (early || !here) AwaitAhead(submitter);
   if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
   return here;
 }
 
-// The task at the front has its arguments, or will not run here. What the next one needs comes while this one runs.
+// One argument at a time would wait for four wake-ups on its way, so those of the next few tasks come beside it.
+void Executor::AwaitAhead(Submitter& submitter) {
+  SharedStream* stream = submitter.peer->channel.stream();
+  std::vector<Location> away;
+  uint64_t bytes = 0;
+  if (stream && !submitter.awaited.empty()) {
+    stream->LookAhead(kMostAhead, [&](const Frame& frame) {
+      if (static_cast<FrameType>(frame.type) != FrameType::kTask || bytes > kMostBytesAhead) return;
+      for (const Location& location : AwayFrom(NodeOf(runtime_.self()), submitter, frame.bytes)) {
+        bytes += location.size;
+        if (bytes <= kMostBytesAhead) away.push_back(location);
+      }
+    });
+  }
+  std::sort(away.begin(), away.end());
+  away.erase(std::unique(away.begin(), away.end()), away.end());
+  if (away == submitter.ahead) return;
+  std::lock_guard lock(runtime_.mutex_);
+  Await(submitter.ahead, std::move(away));
+}
+
+// The task at the front has its arguments, or will not run here. What the next ones need comes while this one runs.
 void Executor::PopTask(Submitter& submitter) {
   submitter.peer->channel.Pop();
   if (!runtime_.in_cluster_) return;
   Frame next;
   if (submitter.peer->channel.Peek(&next) && static_cast<FrameType>(next.type) == FrameType::kTask) {
     ArgumentsAreHere(submitter, next, true);
-  } else if (!submitter.awaited.empty()) {
+  } else if (!submitter.awaited.empty() || !submitter.ahead.empty()) {
     {
       std::lock_guard lock(runtime_.mutex_);
       StopAwaiting(submitter);

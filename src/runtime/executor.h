@@ -153,6 +153,7 @@ struct Submitter {
   // the task has its arguments.
   std::vector<Location> awaited;
   bool awaited_early = false;  // since the task before it began; what has failed since is tried once more
+  std::vector<Location> ahead;  // likewise, of a few tasks behind it
 };
 
 class Executor {
@@ -197,7 +198,10 @@ class Executor {
   bool TakeFrame(Submitter& submitter, const Frame& frame);
   bool MayTake(Submitter& submitter, const Frame& frame);
   bool ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool early);
-  void StopAwaiting(Submitter& submitter);  // the runtime's lock is held
+  // The runtime's lock is held.
+  void StopAwaiting(Submitter& submitter);
+  void Await(std::vector<Location>& awaited, std::vector<Location> wanted);
+  void AwaitAhead(Submitter& submitter);
   void PopTask(Submitter& submitter);
   bool Idle(int64_t deadline_ns);  // false: leave
   bool AnythingToTake();

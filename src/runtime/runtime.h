@@ -271,6 +271,7 @@ class Runtime {
     LeaseId told_lease;         // the worker knows what the lease holds
     bool told_actor = false;
     bool to_notify = false;  // is in to_notify_
+    int64_t lost_at_ns = 0;  // its stream was seen to have ended; 0: it was not
     // A stream: what the peer routed to us and what must wait for replies that it sent before (kAfter).
     std::deque<PeerMessage> held_back;
   };
@@ -375,6 +376,9 @@ class Runtime {
   bool Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome);
   void EndLooking(Waiting& waiting);
   int64_t LookAtAwaits(int64_t now_ns);  // when to look again
+  // A stream to a worker has ended before anybody has said that the worker has.
+  void NoticeLost(Peer& peer);
+  int64_t LookAtLost(int64_t now_ns);  // when to look again
   void ForgetAwait(uint64_t number);
   WaitFact FactOf(const Waiting& waiting) const;
   ProcessFact FactOfSelf();
@@ -494,6 +498,7 @@ class Runtime {
   RuntimeStats stats_;
   std::vector<ReturnedValue> values_scratch_;
   std::vector<const uint8_t*> pushed_scratch_;
+  std::vector<Peer*> lost_peers_;  // of which the daemon was not told yet
   SpinGate poller_spin_;  // of whoever polls
   std::vector<Object*> returns_scratch_;
   std::vector<Waiting*> waits_;          // that have lasted a while

@@ -7,6 +7,12 @@
 #include "runtime/runtime.h"
 
 namespace weft::core {
+namespace {
+
+// How long the death of a worker may take to be known here, after its connection has ended.
+constexpr int64_t kLostNs = 1'000'000'000;
+
+}  // namespace
 
 // ---- draining -----------------------------------------------------------------------------------------------------
 
@@ -46,8 +52,31 @@ size_t Runtime::DrainPeer(Peer& peer) {
     peer.channel.Pop();
     if (!actions_.empty()) Perform();
   }
-  if (peer.channel.stream()) count += TakeRevokeOutcomes(peer);
+  if (peer.channel.stream()) {
+    count += TakeRevokeOutcomes(peer);
+    if (peer.channel.gone()) [[unlikely]]
+      NoticeLost(peer);
+  }
   return count;
+}
+
+// The worker is most likely dead, and its daemon says so in a moment. If it does not, only the connection is: nothing
+// that was sent or will be can be known any more, and the worker has to end so that all goes on as after its death.
+void Runtime::NoticeLost(Peer& peer) {
+  if (peer.dead || peer.lost_at_ns != 0) return;
+  peer.lost_at_ns = NowNs();
+  lost_peers_.push_back(&peer);
+  doorbell_->WakeBackground();
+}
+
+int64_t Runtime::LookAtLost(int64_t now_ns) {
+  std::erase_if(lost_peers_, [&](Peer* peer) {
+    if (peer->dead) return true;
+    if (now_ns < peer->lost_at_ns + kLostNs) return false;
+    Send(ChannelLost{.worker = peer->process});
+    return true;
+  });
+  return lost_peers_.empty() ? kNoDeadline : now_ns + kLostNs;
 }
 
 size_t Runtime::TakeRevokeOutcomes(Peer& peer) {
@@ -318,6 +347,8 @@ const uint8_t* Runtime::PushedAlong(const Object* object, uint32_t frame_bytes) 
 
 bool Runtime::PushTask(int32_t worker, Task* task) {
   Peer& peer = *peer_of_worker_[worker];
+  if (peer.channel.gone()) [[unlikely]]
+    NoticeLost(peer);
   if (peer.dead || !Define(peer, task->what)) return false;
   const LeasedWorker& leased = owner_->workers()[worker];
   if (task->what->kind != TemplateKind::kCall && !SendLease(peer, leased)) return false;

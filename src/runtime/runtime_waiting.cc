@@ -260,6 +260,7 @@ void Runtime::BackgroundLoop() {
       deadline = NowNs() + 1'000 * kMillisecondNs;
     }
     if (awaits_seen_) deadline = std::min(deadline, LookAtAwaits(NowNs()));
+    if (!lost_peers_.empty()) deadline = std::min(deadline, LookAtLost(NowNs()));
     background_idle_ = deadline == kNoDeadline;
     if (!polling_) ArmBackground();
     lock.unlock();

@@ -63,6 +63,15 @@ class SharedStream {
   }
   bool Claim();
   void Pop();
+  // Shows the frames behind the one that Peek shows, so many places at most. `look` must not call back here.
+  template <class Look>
+  void LookAhead(size_t places, Look&& look) {
+    std::lock_guard lock(mutex_);
+    Frame frame;
+    for (size_t place = 1; place <= places; ++place) {
+      if (channel_.LookAhead(place, &frame)) look(frame);
+    }
+  }
 
   // Whether the sender should Notify now. If not, it does so when it has nothing more to do, or calls Gather.
   bool WakeIsAsked();

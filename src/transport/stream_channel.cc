@@ -255,6 +255,15 @@ bool StreamChannel::Peek(Frame* frame) {
   return true;
 }
 
+bool StreamChannel::LookAhead(size_t places, Frame* frame) const {
+  if (places >= incoming_.size() || broken_ || incoming_[places].state == Unread::kRevoked) return false;
+  const Incoming& found = incoming_[places];
+  frame->type = found.type;
+  frame->revocable = found.state != Unread::kPlain;
+  frame->bytes = {reinterpret_cast<const char*>(found.payload.get()), found.size};
+  return true;
+}
+
 bool StreamChannel::Claim() {
   if (incoming_.empty() || !shown_) return false;
   Incoming& first = incoming_.front();

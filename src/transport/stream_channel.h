@@ -92,6 +92,10 @@ class StreamChannel final : public Channel {
   bool Claim() override;
   void Pop() override;
 
+  // The frame so many places behind the one that Peek shows; false: there is none, or it was revoked. Only looked at:
+  // valid until the next call.
+  bool LookAhead(size_t places, Frame* frame) const;
+
   bool broken() const override { return broken_; }
   void Trim() override;
 

@@ -213,6 +213,10 @@ void Fields(V& v, ShapeAnswer& m) {
   v(m.request, m.fact);
 }
 template <class V>
+void Fields(V& v, ChannelLost& m) {
+  v(m.worker);
+}
+template <class V>
 void Fields(V& v, FetchObject& m) {
   v(m.request, m.location);
 }

@@ -357,6 +357,10 @@ struct StateReport {  // from a process, and on to the observer
   std::string report;  // wire/state_report.h
 };
 
+struct ChannelLost {  // to a worker on another node: the stream has ended, and nobody has said that the worker is dead
+  ProcessId worker;
+};
+
 using Message =
     std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
                  OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened,
@@ -365,7 +369,7 @@ using Message =
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
                  ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
-                 ObjectUnfetchable, EntrustActor, NodeListed>;
+                 ObjectUnfetchable, EntrustActor, NodeListed, ChannelLost>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

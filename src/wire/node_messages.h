@@ -299,6 +299,12 @@ struct FlowTaken {  // the first message over a link by who takes messages over 
 struct ChunksCut {  // a link of the sender has ended, and chunks that it had sent over it may be lost
 };
 
+// ---- a channel that has ended before its two processes
+struct ChannelBroken {  // to the worker's node
+  ProcessId worker;
+  ProcessId other;  // who submits to it
+};
+
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
                  NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
@@ -306,7 +312,7 @@ using NodeMessage =
                  CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
                  ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
                  NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold, FlowTaken,
-                 ChunksCut, ProgramPieceWanted, ProgramPiece, ProgramDenied>;
+                 ChunksCut, ProgramPieceWanted, ProgramPiece, ProgramDenied, ChannelBroken>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);

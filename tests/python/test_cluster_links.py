@@ -2,7 +2,7 @@
 
 The nodes run on this machine, as in test_cluster.py. A link is cut in earnest: its socket is taken out of the daemon
 that has it and disconnected, which resets the connection and drops what either side had not sent or read. Channels
-between processes belong to those processes, and are left alone.
+between processes belong to those processes; they are cut on their own at the end.
 """
 
 from __future__ import annotations
@@ -349,3 +349,137 @@ def test_a_link_that_is_cut_while_nothing_is_said_costs_nothing(nodes):
     cutter.end()
     out, err = program.communicate("go\n", timeout=SECONDS)
     assert out == "2 [True, True, True]\n", err
+
+
+# ---- channels between processes -----------------------------------------------------------------------------------
+
+
+def cut_channel(pid: int, other: int) -> None:
+    """Resets the connection between two processes, at the end of the first."""
+    deadline = time.monotonic() + 30
+    while True:
+        ends = [{inode: fd for inode, fd in _sockets_of(process).items()} for process in (pid, other)]
+        table = [row for row in _tcp() if row[2] == "01"]
+        theirs = {(local, remote) for local, remote, _, inode in table if inode in ends[1]}
+        mine = [ends[0][inode] for local, remote, _, inode in table if inode in ends[0] and (remote, local) in theirs]
+        if mine:
+            break
+        assert time.monotonic() < deadline, "no channel"
+        time.sleep(0.01)
+    (fd,) = mine
+    taken = _take_out(pid, fd)
+    assert taken >= 0
+    nowhere = (ctypes.c_ushort * 8)()  # AF_UNSPEC
+    assert _LIBC.connect(taken, ctypes.byref(nowhere), ctypes.sizeof(nowhere)) == 0
+    os.close(taken)
+
+
+def wait_for_text(path) -> str:
+    deadline = time.monotonic() + 30
+    while True:
+        text = path.read_text() if path.exists() else ""
+        if text.endswith("\n"):
+            return text.strip()
+        assert time.monotonic() < deadline, f"no {path.name}"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def talk(nodes, tmp_path):
+    """A program on the first node that runs lines; `there` is a resource of the second."""
+    _, first, _ = start(nodes)
+    nodes.environment["WEFT_NODE"] = str(first)
+    program = nodes.program(
+        f"""
+        import os, sys, time
+        FOLDER = {str(tmp_path)!r}
+
+        def say(name, what):
+            with open(os.path.join(FOLDER, name), "w") as file:
+                file.write(f"{{what}}\\n")
+
+        def until(name):
+            while not os.path.exists(os.path.join(FOLDER, name)):
+                time.sleep(0.01)
+
+        @weft.remote(num_cpus=0, resources={{"there": 1}})
+        def run(name):
+            runs = sum(entry.startswith(name + ".run") for entry in os.listdir(FOLDER))
+            say(f"{{name}}.run{{runs}}", os.getpid())
+            until(name + ".go")
+            return runs + 1
+
+        @weft.remote(num_cpus=0, resources={{"there": 1}}, max_restarts=1)
+        class Counter:
+            def __init__(self):
+                self.count = 0
+            def pid(self):
+                return os.getpid()
+            def add(self):
+                self.count += 1
+                return self.count
+            def hang(self):
+                say("hangs", os.getpid())
+                until("never")
+
+        def tried(what):
+            try:
+                return what()
+            except Exception as error:
+                return f"{{type(error).__name__}}: {{error}}".replace("\\n", " ")
+
+        for line in sys.stdin:
+            print(eval(line), flush=True)
+        """,
+        stdin=subprocess.PIPE,
+    )
+
+    def ask(expression: str, answer: bool = True) -> str:
+        program.stdin.write(expression + "\n")
+        program.stdin.flush()
+        return program.stdout.readline().strip() if answer else ""
+
+    ask.pid, ask.answer = program.pid, lambda: program.stdout.readline().strip()
+    yield ask
+    program.stdin.close()
+    program.wait(30)
+
+
+@pytest.mark.parametrize("end", ["the program's", "the worker's"])
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_channel_is_cut_while_a_task_runs(talk, tmp_path, end, retries):
+    talk(f"tried(lambda: weft.get(run.options(max_retries={retries}).remote('a'), timeout=40))", answer=False)
+    worker = int(wait_for_text(tmp_path / "a.run0"))
+    cut_channel(*((talk.pid, worker) if end == "the program's" else (worker, talk.pid)))
+    if retries:
+        assert int(wait_for_text(tmp_path / "a.run1")) != worker
+        (tmp_path / "a.go").touch()
+        assert talk.answer() == "2"
+    else:
+        said = talk.answer()
+        assert said.startswith("WorkerCrashedError") and "connection" in said and "lost" in said, said
+        assert not (tmp_path / "a.run1").exists()
+    (tmp_path / "b.go").touch()
+    assert talk("weft.get(run.remote('b'), timeout=40)") == "1"
+
+
+def test_a_channel_is_cut_while_an_actor_is_called(talk, tmp_path):
+    assert talk("globals().update(counter=Counter.remote()) or weft.get(counter.add.remote(), timeout=40)") == "1"
+    worker = int(talk("weft.get(counter.pid.remote(), timeout=40)"))
+    talk("tried(lambda: weft.get(counter.hang.remote(), timeout=40))", answer=False)
+    wait_for_text(tmp_path / "hangs")
+    cut_channel(talk.pid, worker)
+    said = talk.answer()
+    assert said.startswith("Actor") and "connection" in said, said
+    assert talk("weft.get(counter.add.remote(), timeout=40)") == "1"
+    assert int(talk("weft.get(counter.pid.remote(), timeout=40)")) != worker
+
+
+def test_a_channel_is_cut_while_nothing_is_said(talk, tmp_path):
+    assert talk("globals().update(counter=Counter.remote()) or weft.get(counter.add.remote(), timeout=40)") == "1"
+    worker = int(talk("weft.get(counter.pid.remote(), timeout=40)"))
+    cut_channel(worker, talk.pid)
+    # What has not been sent has not run.
+    assert talk("weft.get(counter.add.options(max_task_retries=1).remote(), timeout=40)") == "1"
+    (tmp_path / "a.go").touch()
+    assert talk("weft.get(run.remote('a'), timeout=40)") == "1"
