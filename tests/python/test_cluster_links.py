@@ -402,14 +402,14 @@ def talk(nodes, tmp_path):
             while not os.path.exists(os.path.join(FOLDER, name)):
                 time.sleep(0.01)
 
-        @weft.remote(num_cpus=0, resources={{"there": 1}})
+        @weft.remote(num_cpus=0, resources={{"there": 0.1}})
         def run(name):
             runs = sum(entry.startswith(name + ".run") for entry in os.listdir(FOLDER))
             say(f"{{name}}.run{{runs}}", os.getpid())
             until(name + ".go")
             return runs + 1
 
-        @weft.remote(num_cpus=0, resources={{"there": 1}}, max_restarts=1)
+        @weft.remote(num_cpus=0, resources={{"there": 0.1}}, max_restarts=1)
         class Counter:
             def __init__(self):
                 self.count = 0
