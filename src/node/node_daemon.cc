@@ -155,6 +155,7 @@ int NodeDaemon::Run() {
     if (!redials_.empty() && !ended_) DialAgain(now);
     AnswerWithoutHead(now);
     TellHead();
+    if (frozen_) FreezeWhatIsNew();
     FlushAll();
     if (cluster_) cluster_->FlushLinks();
     PauseOrResumeOutput();

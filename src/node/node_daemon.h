@@ -213,6 +213,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void BeginClosing(Process& process);
   // Somebody on another node would start it again if this node were dead.
   bool CouldRunElsewhere(const Process& process) const;
+  size_t FreezeWhatIsNew();  // how many processes
   void Bury(ProcessId id);
   void CheckClosing();
   std::string DescribeDeath(const Process& process) const;
@@ -512,6 +513,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   std::string test_streams_;  // WEFT_STREAM_CHANNELS, for tests: processes of this node get streams ("tcp": over TCP)
   uint64_t descriptor_limit_ = 1024;
   bool ended_ = false;
+  bool frozen_ = false;  // what could run elsewhere stands still
   bool left_cluster_ = false;
   bool refused_ = false;
   int exit_code_ = 0;

@@ -23,6 +23,14 @@ bool NodeDaemon::CouldRunElsewhere(const Process& process) const {
 
 void NodeDaemon::FreezeWork(const std::string& why) {
   if (!scheduler_ || ended_) return;
+  frozen_ = true;
+  std::fprintf(stderr, "weft node: %s; %zu processes stand still until it is known whether they run elsewhere\n",
+               why.c_str(), FreezeWhatIsNew());
+}
+
+// At the end of each turn as well, before anybody hears of what was decided in it: workers are forked, and leased to
+// processes of other nodes, also while the head is away.
+size_t NodeDaemon::FreezeWhatIsNew() {
   size_t frozen = 0;
   for (auto& [id, process] : processes_) {
     if (process->pid <= 0 || process->exit_status || process->frozen || !CouldRunElsewhere(*process)) continue;
@@ -30,11 +38,11 @@ void NodeDaemon::FreezeWork(const std::string& why) {
     process->frozen = true;
     ++frozen;
   }
-  std::fprintf(stderr, "weft node: %s; %zu processes stand still until it is known whether they run elsewhere\n",
-               why.c_str(), frozen);
+  return frozen;
 }
 
 void NodeDaemon::ThawWork() {
+  frozen_ = false;
   for (auto& [id, process] : processes_) {
     if (!std::exchange(process->frozen, false) || process->pid <= 0 || process->exit_status) continue;
     ::kill(process->pid, SIGCONT);

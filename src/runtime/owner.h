@@ -610,6 +610,7 @@ class Owner {
   void PutAside(Object* object);                                             // the copy, which may be looked at
   void LetGoOfCopies(Object* object, Actions& out);                          // nobody looks at any
   void ResolveWith(Object* object, ValueKind kind, std::string_view bytes);  // not stored
+  static std::string OwnerDied(const std::string& how);
   void WaitAnew(Task* task);                                                 // for arguments that are pending again
   bool StillReady(Task* task, Actions& out);  // a ready one; if not, it waits or has ended
   static bool HasFailedArgument(const Task* task);

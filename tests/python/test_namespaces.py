@@ -214,6 +214,69 @@ def test_what_could_run_elsewhere_stands_still_first(nodes, tmp_path, how):
         program.wait()
 
 
+def _processes(pid: int) -> dict:
+    """Those that it has started, and they in turn: pid -> (parent, state)."""
+    listed = subprocess.run(["ps", "-eo", "pid=,ppid=,stat="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    found: dict = {}
+    parents = {str(pid)}
+    while parents:
+        level = [row for row in rows if row[1] in parents]
+        found.update({int(row[0]): (int(row[1]), row[2][0]) for row in level})
+        parents = {row[0] for row in level}
+    return found
+
+
+def test_a_worker_that_is_started_while_the_node_stands_still_does_so_too(nodes):
+    program = nodes.program(
+        """
+    @weft.remote(num_cpus=0, resources={"machine-3": 1})
+    class Actor:
+        def pid(self):
+            return os.getpid()
+
+    first = Actor.remote()
+    print(weft.get(first.pid.remote(), timeout=30), flush=True)
+    assert sys.stdin.readline()
+    others = [Actor.remote() for _ in range(4)]
+    pids = [other.pid.remote() for other in others]
+    while weft.available_resources().get("machine-3", 10) > 5:
+        time.sleep(0.01)
+    print("placed", flush=True)
+    print(len(set(weft.get(pids, timeout=60))), flush=True)
+    """
+    )
+    zygote = 0
+    try:
+        first = int(program.stdout.readline())
+        daemon = nodes.pids[2]
+
+        def workers() -> dict:
+            return {pid: state for pid, (_, state) in _processes(daemon).items() if pid != zygote}
+
+        zygote = _processes(daemon)[first][0]
+        assert zygote != daemon
+        os.kill(zygote, signal.SIGSTOP)
+        before = len(workers())
+        program.stdin.write("go\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "placed\n"
+        os.kill(nodes.pids[0], signal.SIGSTOP)
+        wait_until(lambda: workers().get(first) == "T", NOTICED + 2, "it stands still")
+        os.kill(zygote, signal.SIGCONT)
+        wait_until(
+            lambda: len(workers()) > before and set(workers().values()) == {"T"}, SECONDS, "so do those that are new"
+        )
+        os.kill(nodes.pids[0], signal.SIGCONT)
+        out, err = program.communicate(timeout=60)
+        assert out == "4\n", err
+    finally:
+        if zygote:
+            os.kill(zygote, signal.SIGCONT)
+        program.kill()
+        program.wait()
+
+
 def test_a_short_pause_costs_nothing(nodes):
     program = nodes.program(
         EVERYWHERE

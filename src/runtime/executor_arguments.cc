@@ -1,0 +1,117 @@
+// Executor: arguments that lie on other nodes. A task stays unclaimed at the front of its channel until what it takes
+// is here; what the next few need comes meanwhile.
+#include <algorithm>
+
+#include "runtime/executor.h"
+
+namespace weft::core {
+namespace {
+
+// Tasks whose arguments come from other nodes while those before them run, and how much of that at once.
+constexpr size_t kMostAhead = 7;
+constexpr uint64_t kMostBytesAhead = 32 << 20;
+
+// In order, and each once, what of a task lies on other nodes.
+std::vector<Location> AwayFrom(NodeNumber here, const Submitter& submitter, std::string_view bytes) {
+  std::vector<Location> away;
+  ByteReader in(bytes);
+  auto head = in.Fixed<TaskHead>();
+  auto add = [&](const Location& location) {
+    if (location.size > 0 && NodeOf(location.segment) != here) away.push_back(location);
+  };
+  auto what = submitter.templates.find(head.template_number);
+  if (what != submitter.templates.end() && !what->second->front_end) add(what->second->stored_body);
+  if (head.num_dependencies == 0) return away;
+  if (!in.ok() || head.num_returns > in.remaining() / sizeof(uint64_t)) return {};
+  in.Raw(head.num_returns * sizeof(uint64_t));
+  if (head.num_mentioned > in.remaining() / sizeof(ObjectId)) return {};
+  in.Raw(head.num_mentioned * sizeof(ObjectId));
+  for (uint32_t i = 0; i < head.num_dependencies && in.ok(); ++i) {
+    auto dependency = in.Fixed<DependencyHead>();
+    auto value = in.Raw(dependency.size);
+    if (static_cast<DependencyKind>(dependency.kind) == DependencyKind::kStored && value.size() == sizeof(Location)) {
+      add(ByteReader(value).Fixed<Location>());
+    }
+  }
+  std::sort(away.begin(), away.end());
+  away.erase(std::unique(away.begin(), away.end()), away.end());
+  return away;
+}
+
+}  // namespace
+
+// Begins with what is new before it ends with the rest: what is in both comes once.
+void Executor::Await(std::vector<Location>& awaited, std::vector<Location> wanted) {
+  for (const Location& location : wanted) ++runtime_.BeginFetch(location).others;
+  for (const Location& location : std::exchange(awaited, std::move(wanted))) {
+    --runtime_.fetches_.at(location).others;
+    runtime_.EndFetchIfUnused(location);
+  }
+}
+
+void Executor::StopAwaiting(Submitter& submitter) {
+  Await(submitter.awaited, {});
+  Await(submitter.ahead, {});
+}
+
+// Or known not to come: then the task is taken, and goes back or fails.
+bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool early) {
+  std::vector<Location> away = AwayFrom(NodeOf(runtime_.self()), submitter, frame.bytes);
+  if (away.empty() && submitter.awaited.empty() && submitter.ahead.empty()) return true;
+  bool here = true;
+  {
+    std::lock_guard lock(runtime_.mutex_);
+    if (away != submitter.awaited) {
+      Await(submitter.awaited, std::move(away));
+      submitter.awaited_early = early;
+    } else if (!early && std::exchange(submitter.awaited_early, false)) {
+      // There may have been no room beside what the task before it used.
+      for (const Location& location : submitter.awaited) runtime_.BeginFetch(location);
+    }
+    for (const Location& location : submitter.awaited) {
+      here = here && runtime_.fetches_.at(location).state != Runtime::Fetch::State::kAsked;
+    }
+  }
+  if (early || !here) AwaitAhead(submitter);
+  if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
+  return here;
+}
+
+// One argument at a time would wait for four wake-ups on its way, so those of the next few tasks come beside it.
+void Executor::AwaitAhead(Submitter& submitter) {
+  SharedStream* stream = submitter.peer->channel.stream();
+  std::vector<Location> away;
+  uint64_t bytes = 0;
+  if (stream && !submitter.awaited.empty()) {
+    stream->LookAhead(kMostAhead, [&](const Frame& frame) {
+      if (static_cast<FrameType>(frame.type) != FrameType::kTask || bytes > kMostBytesAhead) return;
+      for (const Location& location : AwayFrom(NodeOf(runtime_.self()), submitter, frame.bytes)) {
+        bytes += location.size;
+        if (bytes <= kMostBytesAhead) away.push_back(location);
+      }
+    });
+  }
+  std::sort(away.begin(), away.end());
+  away.erase(std::unique(away.begin(), away.end()), away.end());
+  if (away == submitter.ahead) return;
+  std::lock_guard lock(runtime_.mutex_);
+  Await(submitter.ahead, std::move(away));
+}
+
+// The task at the front has its arguments, or will not run here. What the next ones need comes while this one runs.
+void Executor::PopTask(Submitter& submitter) {
+  submitter.peer->channel.Pop();
+  if (!runtime_.in_cluster_) return;
+  Frame next;
+  if (submitter.peer->channel.Peek(&next) && static_cast<FrameType>(next.type) == FrameType::kTask) {
+    ArgumentsAreHere(submitter, next, true);
+  } else if (!submitter.awaited.empty() || !submitter.ahead.empty()) {
+    {
+      std::lock_guard lock(runtime_.mutex_);
+      StopAwaiting(submitter);
+    }
+    runtime_.Flush();
+  }
+}
+
+}  // namespace weft::core

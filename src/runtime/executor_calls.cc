@@ -1,0 +1,115 @@
+// Executor: calls of an actor that run beside each other, and cancelling what runs.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "runtime/executor.h"
+
+namespace weft::core {
+namespace {
+
+constexpr size_t kMaxEarlyCancels = 256;
+// The exit code of a worker whose task was cancelled by force.
+constexpr int kForcedExit = 75;
+
+}  // namespace
+
+// ---- calls beside each other --------------------------------------------------------------------------------------
+
+void Executor::StartConcurrent(std::unique_ptr<Execution> owned) {
+  Execution* execution = owned.get();
+  runner_.Keep(*execution);
+  {
+    std::lock_guard running(running_mutex_);
+    running_.emplace(execution->call.execution, std::move(owned));
+    if (auto group = groups_.find(execution->call.what->group); group != groups_.end()) {
+      if (group->second.running >= group->second.limit) {
+        group->second.waiting.push_back(execution);
+        execution = nullptr;
+      } else {
+        ++group->second.running;
+      }
+    } else {
+      ++running_ungrouped_;
+    }
+  }
+  if (num_early_cancels_.load() > 0 && execution) TakeEarlyCancel(*execution);
+  if (!execution) return;
+  NoteBegin(*execution);
+  runner_.Start(*execution);
+}
+
+void Executor::Complete(Execution* execution) {
+  Reply(*execution);
+  Execution* next = nullptr;
+  std::unique_ptr<Execution> ended;
+  bool was_full = false;
+  {
+    std::lock_guard running(running_mutex_);
+    if (auto group = groups_.find(execution->call.what->group); group != groups_.end()) {
+      if (group->second.waiting.empty()) {
+        --group->second.running;
+      } else {
+        next = group->second.waiting.front();
+        group->second.waiting.pop_front();
+      }
+    } else {
+      was_full = running_ungrouped_-- == mode_.limit;
+    }
+    auto it = running_.find(execution->call.execution);
+    ended = std::move(it->second);
+    running_.erase(it);
+  }
+  ended.reset();
+  if (next) {
+    NoteBegin(*next);
+    runner_.Start(*next);
+  }
+  // The main thread may have left calls in their channels, or may wait to leave.
+  if (!mode_.loop && (was_full || exit_.load(std::memory_order_acquire))) Wake();
+}
+
+// ---- cancelling ---------------------------------------------------------------------------------------------------
+
+uint64_t Executor::RunningNow(ProcessId submitter, uint64_t task) const {
+  const uint64_t execution = current_execution_.load(std::memory_order_acquire);
+  if (current_task_.load() != task || current_submitter_.load(std::memory_order_acquire) != submitter.value) return 0;
+  // If the next run has not begun meanwhile, what was read belongs together.
+  return current_execution_.load() == execution ? execution : 0;
+}
+
+void Executor::CancelRunning(ProcessId submitter, uint64_t task, bool force, bool recursive) {
+  uint64_t found = RunningNow(submitter, task);
+  if (found == 0) {
+    std::lock_guard running(running_mutex_);
+    for (const auto& [number, execution] : running_) {
+      if (execution->call.task == task && execution->call.submitter == submitter) found = number;
+    }
+  }
+  if (found == 0) {
+    early_cancels_.push_back({submitter, task, force, recursive});
+    if (early_cancels_.size() > kMaxEarlyCancels) early_cancels_.pop_front();
+    num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));
+    // It may have begun between the look and the note.
+    found = RunningNow(submitter, task);
+    if (found == 0) return;
+  }
+  if (force && !is_actor_) ::_exit(kForcedExit);
+  if (recursive) runtime_.owner_->CancelChildren(found, force, CoarseNowNs(), runtime_.actions_);
+  runner_.Interrupt(found);
+  runtime_.Bump();  // it may wait for objects
+}
+
+void Executor::TakeEarlyCancel(const Execution& execution) {
+  std::lock_guard lock(runtime_.mutex_);
+  for (auto it = early_cancels_.begin(); it != early_cancels_.end(); ++it) {
+    if (it->task != execution.call.task || it->submitter != execution.call.submitter) continue;
+    if (it->force && !is_actor_) ::_exit(kForcedExit);
+    early_cancels_.erase(it);
+    num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));
+    runner_.Interrupt(execution.call.execution);
+    return;
+  }
+}
+
+}  // namespace weft::core

@@ -1,0 +1,215 @@
+// Executor: replies. What a task has returned goes to its submitter, at once or gathered with others.
+#include <time.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "runtime/executor.h"
+
+namespace weft::core {
+namespace {
+
+// Of calls that have ended and are not run again, less than so many may be told to a caller on another node as "may
+// have run", if this process crashes in a method that has run here so often before. Each in a message of its own would
+// halve the rate of calls.
+constexpr uint32_t kMostPreciousOwed = 8;
+constexpr uint32_t kProven = 16;
+
+}  // namespace
+
+uint8_t* Executor::RoomForReply(Submitter& submitter, uint32_t size) {
+  uint8_t* room = submitter.peer->channel.BeginSend(size);
+  if (room) return room;
+  // The submitter is behind: wake it and wait. Its background thread reads even if its program does not.
+  const bool in_language = !mode_.concurrent || mode_.loop;  // else Complete was called without its lock
+  if (in_language) runner_.BeforeSleep();
+  while (!room && !submitter.peer->dead && !submitter.peer->channel.gone() && !runtime_.stopped()) {
+    submitter.peer->channel.Notify(Audience::kAnyone);
+    timespec pause{0, 100'000};
+    nanosleep(&pause, nullptr);
+    room = submitter.peer->channel.BeginSend(size);
+  }
+  if (in_language) runner_.AfterSleep();
+  return room;
+}
+
+void Executor::SendReply(Submitter& submitter, uint32_t size, bool precious) {
+  submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, size);
+  // On a stream, a reply that was not sent dies with us. Of those that cannot be had by running the task again only a
+  // few are put off, and only until something runs that may do us harm.
+  if (precious && submitter.peer->channel.stream()) {
+    submitter.precious_owed += mode_.concurrent ? kMostPreciousOwed : 1;
+  }
+  if (submitter.peer->channel.WakeIsAsked() || submitter.precious_owed >= kMostPreciousOwed) {
+    submitter.owes_wake_up.store(false, std::memory_order_relaxed);
+    submitter.precious_owed = 0;
+    submitter.peer->channel.Notify(Audience::kAnyone);
+  } else {
+    // At the latest when there is nothing more to do.
+    submitter.owes_wake_up.store(true, std::memory_order_relaxed);
+    if (submitter.peer->channel.stream()) owes_streams_.store(true, std::memory_order_relaxed);
+  }
+}
+
+bool Executor::IsProven(const Submitter& submitter, std::string_view bytes) {
+  auto what = submitter.templates.find(ByteReader(bytes).Fixed<TaskHead>().template_number);
+  return what != submitter.templates.end() && what->second->ended_well >= kProven;
+}
+
+// On a stream nobody can see a reply that was not sent, and what runs now may take long.
+void Executor::GatherReplies() {
+  owes_streams_.store(false, std::memory_order_relaxed);
+  for (auto& submitter : submitters_) {
+    SharedStream* stream = submitter->peer->channel.stream();
+    if (stream && submitter->owes_wake_up.load(std::memory_order_relaxed)) stream->Gather();
+  }
+}
+
+void Executor::WakeSubmitters() {
+  owes_streams_.store(false, std::memory_order_relaxed);
+  for (auto& submitter : submitters_) {
+    if (!submitter->owes_wake_up.load(std::memory_order_relaxed)) continue;
+    submitter->owes_wake_up.store(false, std::memory_order_relaxed);
+    submitter->precious_owed.store(0, std::memory_order_relaxed);
+    submitter->peer->channel.Notify(Audience::kAnyone);
+  }
+}
+
+std::unique_lock<std::mutex> Executor::AsOnlyWriter() {
+  return mode_.concurrent && !mode_.loop ? std::unique_lock(reply_mutex_) : std::unique_lock<std::mutex>();
+}
+
+void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind, const std::vector<Location>& lost,
+                        std::string_view error) {
+  const ReplyHead head{.task = task,
+                       .kind = static_cast<uint32_t>(kind),
+                       .num_values = static_cast<uint32_t>(lost.size()),
+                       .error_size = static_cast<uint32_t>(error.size())};
+  const auto size =
+      static_cast<uint32_t>(sizeof head + lost.size() * (sizeof(ValueHead) + sizeof(Location)) + error.size());
+  auto only = AsOnlyWriter();
+  uint8_t* room = submitter.peer->channel.BeginSend(size);
+  while (!room && !submitter.peer->dead && !submitter.peer->channel.gone() && !runtime_.stopped()) {
+    submitter.peer->channel.Notify(Audience::kAnyone);
+    timespec pause{0, 100'000};
+    nanosleep(&pause, nullptr);
+    room = submitter.peer->channel.BeginSend(size);
+  }
+  if (!room) return;
+  FrameWriter out(room);
+  out.Put(head);
+  for (const Location& location : lost) {
+    out.Put(ValueHead{.kind = static_cast<uint32_t>(ValueKind::kStored)});
+    out.Put(location);
+  }
+  out.PutBytes(error);
+  submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, size);
+  submitter.peer->channel.Notify(Audience::kAnyone);
+  submitter.owes_wake_up.store(false, std::memory_order_relaxed);
+}
+
+void Executor::NoteBegin(Execution& execution) {
+  const TaskCall& call = execution.call;
+  execution.event =
+      runtime_.log_.Begin(call.submitter, call.task, execution.returns.empty() ? 0 : execution.returns[0].index,
+                          call.what->event_name, call.attempt);
+}
+
+void Executor::Reply(Execution& execution) {
+  const ReplyKind kind = execution.outcome.kind;
+  const uint32_t run_ns =
+      runtime_.log_.End(execution.event, kind == ReplyKind::kValues || kind == ReplyKind::kExited ? EventOutcome::kOk
+                                         : kind == ReplyKind::kCancelled ? EventOutcome::kCancelled
+                                                                         : EventOutcome::kError);
+  TaskOutcome& outcome = execution.outcome;
+  Submitter& submitter = *execution.submitter;
+  const ProcessId from = submitter.peer->process;
+  const bool leaves = outcome.kind == ReplyKind::kExited;
+  if (leaves) {
+    {
+      std::unique_lock lock(runtime_.mutex_);
+      runtime_.Send(ActorExiting{.actor = lease_.actor});
+    }
+    runtime_.Flush();
+  }
+  // Stored results are visible to others from here on.
+  for (TaskReturn& value : outcome.values) {
+    if (value.room.data) runtime_.writer_.Seal(value.room.location);
+  }
+
+  ReplyHead reply{.task = execution.call.task, .kind = static_cast<uint32_t>(outcome.kind), .run_ns = run_ns};
+  std::vector<GivenBack> given_back;
+  std::vector<uint64_t> retained;
+  bool references = !execution.references.empty();
+  for (TaskReturn& value : outcome.values) references = references || !value.contained.empty();
+  if (references) {
+    std::unique_lock lock(runtime_.mutex_);
+    Owner& owner = *runtime_.owner_;
+    Actions& actions = runtime_.actions_;
+    // The receiver of our values borrows what is inside them, before we let go of anything.
+    for (TaskReturn& value : outcome.values) {
+      for (Object* object : value.contained) owner.Mention(object, from, actions);
+    }
+    runtime_.Perform();
+    runtime_.DrainDrops();
+    runtime_.Perform();
+    machine_.Release(owner, from, execution.references, given_back, retained, actions);
+    runtime_.Perform();
+  }
+  // What was routed must be on its way before the reply, so that an owner hears of a borrower before it can lose it.
+  if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
+
+  uint32_t size = sizeof reply + static_cast<uint32_t>(outcome.error.size() + given_back.size() * sizeof(GivenBack) +
+                                                       retained.size() * sizeof(uint64_t));
+  for (TaskReturn& value : outcome.values) {
+    size += sizeof(ValueHead) + static_cast<uint32_t>(value.contained.size() * sizeof(ObjectId));
+    size += value.room.data ? sizeof(Location) : static_cast<uint32_t>(value.bytes.size());
+  }
+  reply.num_values = static_cast<uint32_t>(outcome.values.size());
+  reply.error_size = static_cast<uint32_t>(outcome.error.size());
+  reply.num_given_back = static_cast<uint32_t>(given_back.size());
+  reply.num_retained = static_cast<uint32_t>(retained.size());
+  auto one_at_a_time = AsOnlyWriter();
+  uint8_t* room = RoomForReply(submitter, size);
+  if (!room) return;  // the submitter is dead
+  FrameWriter out(room);
+  out.Put(reply);
+  for (TaskReturn& value : outcome.values) {
+    ValueHead value_head{.kind = static_cast<uint32_t>(value.room.data ? ValueKind::kStored : ValueKind::kInline),
+                         .num_contained = static_cast<uint32_t>(value.contained.size()),
+                         .size = static_cast<uint32_t>(value.bytes.size())};
+    out.Put(value_head);
+    if (value.room.data) {
+      out.Put(value.room.location);
+    } else {
+      out.PutBytes(value.bytes);
+    }
+    for (Object* object : value.contained) out.Put(object->id);
+  }
+  out.PutBytes(outcome.error);
+  for (const GivenBack& item : given_back) out.Put(item);
+  for (uint64_t index : retained) out.Put(index);
+  SendReply(submitter, size, execution.call.what->max_retries == 0);
+  if (one_at_a_time) {
+    // Nobody else may be there to do it later.
+    const bool owes = submitter.owes_wake_up.exchange(false, std::memory_order_relaxed);
+    one_at_a_time.unlock();
+    if (owes) submitter.peer->channel.Notify(Audience::kAnyone);
+  }
+
+  for (size_t i = 0; !is_actor_ && i < outcome.values.size(); ++i) {
+    TaskReturn& value = outcome.values[i];
+    machine_.Remember(execution.returns[i], value.room.data != nullptr, value.bytes, value.room.location,
+                      !value.contained.empty());
+  }
+  for (TaskReturn& value : outcome.values) {
+    for (Object* object : value.contained) runtime_.DropReference(object);
+  }
+  if (leaves) {
+    submitter.peer->channel.Notify(Audience::kAnyone);
+    std::lock_guard lock(runtime_.mutex_);
+    ExitWhenIdle(true);
+  }
+}
+
+}  // namespace weft::core

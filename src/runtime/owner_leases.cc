@@ -1,0 +1,236 @@
+// Owner: leases, and the deaths of processes. Which workers are wished for, granted and given back, and what has to be
+// done again when one of them, or the owner of something that is borrowed, has died.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/owner.h"
+
+namespace weft::core {
+namespace {
+
+// A channel that is full although its worker owes nothing is being emptied; it is tried again after this.
+constexpr int64_t kPushAgainNs = 1'000'000;
+// So long may tasks lie behind one that was expected to be short.
+constexpr int64_t kGatherNs = 2'000'000;
+
+}  // namespace
+
+LeasedWorker* Owner::FindWorker(ProcessId process) {
+  auto it = worker_numbers_.find(process);
+  return it == worker_numbers_.end() ? nullptr : &workers_[it->second];
+}
+
+size_t Owner::SpareTasks(const Shape& shape) const {
+  size_t spare = shape.ready.size;
+  size_t idle = 0;
+  for (int32_t number : shape.workers) {
+    const LeasedWorker& worker = workers_[number];
+    if (worker.pushed.size > 1) spare += worker.pushed.size - 1;
+    if (Usable(worker) && worker.pushed.size == 0) ++idle;
+  }
+  return spare > idle ? spare - idle : 0;
+}
+
+void Owner::WishLeases(uint32_t number, Actions& out) {
+  Shape& shape = shapes_[number];
+  size_t spare = SpareTasks(shape);
+  if (spare == 0) {
+    if (shape.quiet_since_ns == 0) shape.quiet_since_ns = now_ns_;
+    return;
+  }
+  shape.quiet_since_ns = 0;
+  // Beyond a thousand the exact number tells the scheduler nothing; below, a wish grown fourfold is news.
+  auto wish = static_cast<uint32_t>(std::min<size_t>(spare, 1000));
+  if (shape.wished > 0 && wish < 4 * shape.wished) return;
+  if (shape.wished == 0) shape.wished_since_ns = now_ns_;
+  shape.wished = wish;
+  out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = wish});
+}
+
+LeasedWorker& Owner::WorkerRecord(ProcessId process) {
+  auto [it, fresh] = worker_numbers_.try_emplace(process, static_cast<int32_t>(workers_.size()));
+  if (fresh) {
+    workers_.emplace_back().process = process;
+    workers_.back().dead = dead_.contains(process);
+  }
+  return workers_[it->second];
+}
+
+void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int64_t now_ns, Actions& out,
+                         const AssignedGpus& gpus) {
+  now_ns_ = now_ns;
+  Shape& shape = shapes_[number];
+  if (shape.wished > 0) --shape.wished;
+  ++shape.granted;
+  LeasedWorker& worker = WorkerRecord(process);
+  if (worker.dead || worker.leased) {
+    // We heard of its death first (a message to it was answered so); its burial ends the lease. The wish was spent on
+    // it, so another one is due.
+    MarkDirty(number);
+    return Settle(out);
+  }
+  worker.lease = lease;
+  worker.gpus = gpus;
+  worker.leased = true;
+  worker.shape = number;
+  worker.recalled = worker.blocked = worker.full = false;
+  worker.idle_since_ns = now_ns;
+  const auto index = static_cast<int32_t>(&worker - workers_.data());
+  shape.workers.push_back(index);
+  lease_workers_[lease] = index;
+  MarkDirty(number);
+  Settle(out);
+}
+
+void Owner::LeaseRefused(uint32_t number, const std::string& why, Actions& out) {
+  Shape& shape = shapes_[number];
+  shape.wished = 0;
+  // Who holds leases of the shape goes on with them, and asks again when that no longer does. Nothing is remembered:
+  // what cannot be had now may be had later, and what never can is refused again.
+  if (!shape.workers.empty()) return;
+  while (Task* task = shape.ready.PopFront()) {
+    FailTask(task, ValueKind::kSystemError, "UnschedulableError\n" + why, out);
+  }
+  Settle(out);
+}
+
+void Owner::LeaseRecalled(LeaseId lease, Actions& out) {
+  auto it = lease_workers_.find(lease);
+  if (it == lease_workers_.end()) return;
+  LeasedWorker& worker = workers_[it->second];
+  worker.recalled = true;
+  if (worker.pushed.size == 0) {
+    ReturnLease(worker, out);
+  } else {
+    for (Task* task = worker.pushed.first; task; task = task->next) {
+      if (task->state == TaskState::kPushed) Revoke(task, out);
+    }
+  }
+  Settle(out);
+}
+
+void Owner::DropLease(LeasedWorker& worker) {
+  if (!worker.leased) return;
+  worker.leased = false;
+  Shape& shape = shapes_[worker.shape];
+  std::erase_if(shape.workers, [&](int32_t number) { return &workers_[number] == &worker; });
+  lease_workers_.erase(worker.lease);
+  MarkDirty(worker.shape);
+}
+
+void Owner::ReturnLease(LeasedWorker& worker, Actions& out) {
+  if (!worker.leased) return;
+  if (!faults.forget_to_return_lease) out.push_back({.kind = ActionKind::kReturnLease, .number = worker.lease.value});
+  DropLease(worker);
+}
+
+void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  if (!dead_.try_emplace(process, how).second) return;
+  if (LeasedWorker* worker = FindWorker(process)) {
+    worker->dead = true;
+    DropLease(*worker);
+    // Of an actor whose home is on another node, the death may be heard first. Whether it restarts is not known then,
+    // and its calls wait for that (ActorReported).
+    const bool untold = worker->actor && worker->actor->worker == static_cast<int32_t>(worker - workers_.data());
+    if (!untold) RevokePushed(*worker, out);
+  }
+  std::vector<Object*> touched;
+  objects_.ForEach([&](Object* object) {
+    if (object->borrowed && object->id.owner == process) {
+      if (!object->resolved()) {
+        ResolveWith(object, ValueKind::kSystemError, OwnerDied(how));
+      }
+    } else if (object->borrowers && object->borrowers->erase(process) > 0) {
+      touched.push_back(object);
+    }
+    if (object->askers) std::erase(*object->askers, process);
+  });
+  for (Object* object : touched) Consider(object, out);
+  Settle(out);
+}
+
+void Owner::RevokePushed(LeasedWorker& worker, Actions& out) {
+  for (Task* task = worker.pushed.first; task; task = task->next) {
+    if (task->state == TaskState::kPushed) Revoke(task, out);  // unclaimed tasks did not run
+  }
+}
+
+void Owner::Tick(int64_t now_ns, Actions& out) {
+  now_ns_ = now_ns;
+  for (LeasedWorker& worker : workers_) {
+    // Its calls may run for long; meanwhile it reads on.
+    if (worker.actor && worker.full && now_ns - worker.full_since_ns >= kPushAgainNs) {
+      worker.full = false;
+      MarkDirty(worker.actor);
+    }
+    if (!worker.leased || worker.pushed.size > 0) continue;
+    if (now_ns >= IdleEnd(worker)) {
+      ReturnLease(worker, out);
+    } else if (worker.full && now_ns - worker.idle_since_ns >= kPushAgainNs) {
+      worker.full = false;
+      MarkDirty(worker.shape);
+    }
+  }
+  for (uint32_t number = 0; number < shapes_.size(); ++number) {
+    Shape& shape = shapes_[number];
+    if (shape.wished > 0 && shape.quiet_since_ns > 0 && now_ns - shape.quiet_since_ns >= lease_idle_ns / 10) {
+      shape.wished = 0;
+      out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = 0});
+    }
+    if (shape.gathering_since_ns > 0 && now_ns - shape.gathering_since_ns >= kGatherNs) StopGathering(number);
+  }
+  Settle(out);
+}
+
+// One took longer than its like: what lies behind it may go elsewhere, and such tasks are not counted on for a while.
+void Owner::StopGathering(uint32_t number) {
+  Shape& shape = shapes_[number];
+  shape.gathering_since_ns = 0;
+  for (int32_t each : shape.workers) {
+    LeasedWorker& worker = workers_[each];
+    if (!worker.pushed.first) continue;
+    Task* late = worker.pushed.first;
+    late->what->typical_ns = TaskTemplate::kUnknownNs;
+    worker.expected_ns += TaskTemplate::kUnknownNs - late->expected_ns;
+    late->expected_ns = TaskTemplate::kUnknownNs;
+  }
+  MarkDirty(number);
+}
+
+int64_t Owner::NextUrgentTick() const {
+  int64_t next = 0;
+  auto consider = [&](int64_t at) {
+    if (next == 0 || at < next) next = at;
+  };
+  bool wishes = false;
+  for (const Shape& shape : shapes_) {
+    if (shape.gathering_since_ns > 0) consider(shape.gathering_since_ns + kGatherNs);
+    wishes = wishes || (shape.wished > 0 && shape.ready.first);
+  }
+  if (!wishes || !NodeOf(self_)) return next;
+  for (const LeasedWorker& worker : workers_) {
+    if (worker.leased && worker.pushed.size == 0) consider(IdleEnd(worker));
+  }
+  return next;
+}
+
+int64_t Owner::NextTick() const {
+  int64_t next = 0;
+  auto consider = [&](int64_t at) {
+    if (next == 0 || at < next) next = at;
+  };
+  for (const LeasedWorker& worker : workers_) {
+    if (worker.actor && worker.full) consider(worker.full_since_ns + kPushAgainNs);
+    if (!worker.leased || worker.pushed.size > 0) continue;
+    consider(IdleEnd(worker));
+    if (worker.full) consider(worker.idle_since_ns + kPushAgainNs);
+  }
+  for (const Shape& shape : shapes_) {
+    if (shape.wished > 0 && shape.quiet_since_ns > 0) consider(shape.quiet_since_ns + lease_idle_ns / 10);
+    if (shape.gathering_since_ns > 0) consider(shape.gathering_since_ns + kGatherNs);
+  }
+  return next;
+}
+
+}  // namespace weft::core
