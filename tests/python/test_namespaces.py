@@ -271,8 +271,6 @@ def test_a_worker_that_is_started_while_the_node_stands_still_does_so_too(nodes)
         out, err = program.communicate(timeout=60)
         assert out == "4\n", err
     finally:
-        if zygote:
-            os.kill(zygote, signal.SIGCONT)
         program.kill()
         program.wait()
 
