@@ -11,7 +11,7 @@ namespace {
 std::string OptionFor(std::string_view resource) {
   if (resource == kCpu) return "--num-cpus=...";
   if (resource == kGpu) return "--num-gpus=...";
-  return "--resources=...";
+  return "--resource=" + std::string(resource) + "=...";
 }
 
 }  // namespace

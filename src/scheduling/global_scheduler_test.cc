@@ -345,7 +345,7 @@ TEST(GlobalScheduler, WhatNoNodeCouldServeIsToldAtOnceAndWaits) {
   EXPECT_EQ(
       t.Wish(1, 2, Amounts(0, 0, 1)),
       "warn 1.2: the task asks for 1 tape, but no node of the cluster has any; it waits for one that has; ask for "
-      "less, or start a node with more: weft start --resources=...");
+      "less, or start a node with more: weft start --resource=tape=...");
   EXPECT_EQ(t.Wish(1, 3, Amounts(4, 1)),
             "warn 1.3: the task asks for 4 CPU, 1 GPU, but no node of the cluster has all of it; it waits for one that "
             "has; ask for less, or start a larger node");
@@ -354,13 +354,14 @@ TEST(GlobalScheduler, WhatNoNodeCouldServeIsToldAtOnceAndWaits) {
             "number");
   EXPECT_EQ(t.Change(1, 1, 2), "") << "said once";
   EXPECT_EQ(t.Join(3, Amounts(4, 4, 1)), "1.1 on 3; 1.2 on 3");
-  EXPECT_EQ(t.Leave(3),
-            "1.1 not on 3; 1.2 not on 3; warn 1.1: the task asks for 4 GPU, but no node of the cluster has more than 2 "
-            "(node 2); it waits for one that has; ask for less, or start a node with more: weft start --num-gpus=...; "
-            "warn 1.2: the "
-            "task asks for 1 tape, but no node of the cluster has any; it waits for one that has; ask for less, or "
-            "start a node with more: weft start --resources=...; warn 1.3: the task asks for 4 CPU, 1 GPU, but no node "
-            "of the cluster has all of it; it waits for one that has; ask for less, or start a larger node");
+  EXPECT_EQ(
+      t.Leave(3),
+      "1.1 not on 3; 1.2 not on 3; warn 1.1: the task asks for 4 GPU, but no node of the cluster has more than 2 "
+      "(node 2); it waits for one that has; ask for less, or start a node with more: weft start --num-gpus=...; "
+      "warn 1.2: the "
+      "task asks for 1 tape, but no node of the cluster has any; it waits for one that has; ask for less, or "
+      "start a node with more: weft start --resource=tape=...; warn 1.3: the task asks for 4 CPU, 1 GPU, but no node "
+      "of the cluster has all of it; it waits for one that has; ask for less, or start a larger node");
 }
 
 TEST(GlobalScheduler, GpusAreWholeOrPartsOfOne) {

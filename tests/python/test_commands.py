@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import weft
@@ -416,3 +418,17 @@ def test_observers_cannot_change_anything_by_routing(own, gate):
         assert observer.recv(1) == b"", "the daemon closes it"
     gate.open()
     assert weft.get(ref, timeout=30) is None
+
+
+def test_options_of_weft_start_that_messages_and_documents_name_exist():
+    root = Path(__file__).parent.parent.parent
+    known = set(re.findall(r"--[a-z-]+", weft_command("start", "--help").stdout))
+    assert "--head" in known
+    files = [*root.glob("src/**/*.cc"), *root.glob("python/**/*.py"), *root.glob("docs/**/*.md"), root / "README.md"]
+    found = 0
+    for file in files:
+        for line in re.findall(r"weft start((?: +-[^ `\"\n]*)+)", file.read_text()):
+            for option in re.findall(r" (--[a-z-]+)", line):
+                found += 1
+                assert option in known or option == "--help", f"{option} in {file}"
+    assert found > 20
