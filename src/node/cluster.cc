@@ -21,12 +21,23 @@ constexpr int64_t kIdleNs = 5'000'000'000;
 constexpr int64_t kDialSoonNs = 10'000'000;
 constexpr int64_t kDialAgainNs = 100'000'000;
 
+// For a link or a channel to another node, all included. Shorter than by default, as there may be no way to it: then a
+// new attempt is better than one that has begun to wait for long between its packets.
+constexpr int64_t kReachNs = 3'000'000'000;
+// The head and a node that cannot connect for channels for so long complain, as flows do of other pairs. If the last
+// failure is older than this, it is another story.
+constexpr int64_t kComplainNs = 8'000'000'000;
+constexpr int64_t kSameStoryNs = 20'000'000'000;
+
 // A head that hangs takes connections, as its kernel does that, and says nothing. If there are several, another may
 // lead meanwhile, and gives up whoever has not come to it within a lease.
 constexpr int64_t kOneOfSeveralNs = 2'000'000'000;
 
 // How long a node that starts may take to become a member.
 constexpr int64_t kJoinNs = 15'000'000'000;
+
+// However long the head wants a node to wait, it asks again after this.
+constexpr int64_t kMaxJoinWaitNs = 600'000'000'000;
 
 // What a node has to say in its log while the head is away.
 constexpr size_t kMostTold = 20;
@@ -159,11 +170,14 @@ class Cluster::Dialled final : public Link::Handler {
   void LinkMessage(Link&, std::string_view) override {}
   void LinkClosed(Link&, const Error& why) override {
     cluster_.ended_.push_back(number_);
-    if (!released_) cluster_.host_.ChannelConnected(submitter_, worker_, dialled_, why);
+    if (released_) return;
+    if (dialled_) cluster_.ChannelFailed(NodeOf(worker_), begun_ns_, why.message);
+    cluster_.host_.ChannelConnected(submitter_, worker_, dialled_, why);
   }
   void Release(Link& ready) {
     auto socket = ready.ReleaseSocket();
     released_ = true;
+    if (dialled_) cluster_.ChannelMade(NodeOf(worker_));
     if (!cluster_.settings_.tls) cluster_.ended_.push_back(number_);  // nothing is relayed
     cluster_.host_.ChannelConnected(submitter_, worker_, dialled_, std::move(socket));
   }
@@ -175,6 +189,7 @@ class Cluster::Dialled final : public Link::Handler {
   const uint64_t number_;
   const ProcessId submitter_, worker_;
   const bool dialled_;
+  const int64_t begun_ns_ = NowNs();
   bool released_ = false;
 };
 
@@ -225,7 +240,7 @@ void Cluster::LedgerOpened(HeadLedger::Restored restored) {
   }
   membership_->Handle(MembersRestored{std::move(restored.members), restored.next_node, NowNs()}, actions);
   // The head is a member itself, over a link that never closes.
-  JoinAsked self{.link = next_peer_++, .protocol = kNodeProtocolVersion, .now_ns = NowNs()};
+  JoinAsked self{.link = next_peer_++, .protocol = kNodeProtocolVersion, .now_ns = NowNs(), .own = true};
   self.node = {identity_, options_.name, own_address_, options_.resources, options_.labels};
   self_ = membership_->next_number();
   own_link_ = self.link;
@@ -357,6 +372,7 @@ void Cluster::Lost(Peer& peer, const Error& why) {
   const int64_t now = NowNs();
   const NodeNumber other = peer.Other();
   const bool dialled = !peer.to_head && !peer.joining && !peer.accepted;
+  if (auto flow = flows_.find(other); dialled && flow != flows_.end()) flow->second.why = why.message;
   if (peer.flow_with && flows_.contains(peer.flow_with)) {
     FeedFlow(peer.flow_with, FlowLinkClosed{peer.number, now});
   } else if (dialled && !was_ready && flows_.contains(other)) {
@@ -415,7 +431,9 @@ Cluster::Peer* Cluster::PeerFor(NodeNumber node) {
   auto where = ParseHostPort(known->second.address);
   if (!where) return nullptr;
   auto peer = std::make_unique<Peer>(*this, next_peer_++, node);
-  auto link = Link::Dial(loop_, where->first, where->second, settings_,
+  LinkSettings settings = settings_;
+  settings.handshake_timeout_ns = kReachNs;
+  auto link = Link::Dial(loop_, where->first, where->second, settings,
                          EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kNode), .node = self_}), *peer);
   if (!link) return nullptr;
   peer->link = std::move(*link);
@@ -479,10 +497,17 @@ void Cluster::DialChannel(ProcessId submitter, ProcessId worker) {
   auto known = nodes_.find(NodeOf(worker));
   Result<std::pair<std::string, uint16_t>> where =
       known == nodes_.end() ? Error{ErrorKind::kGone, "its node is not known"} : ParseHostPort(known->second.address);
+  // If the connection does not carry anything one day, a link between the two daemons tells.
+  if (known != nodes_.end()) {
+    FlowWith(known->first);
+    FeedFlow(known->first, FlowNeeded{NowNs()});
+  }
   const uint64_t number = next_peer_++;
   auto channel = std::make_unique<Dialled>(*this, number, submitter, worker, true);
+  LinkSettings settings = settings_;
+  settings.handshake_timeout_ns = kReachNs;
   Result<std::unique_ptr<Link>> link =
-      where ? Link::Dial(loop_, where->first, where->second, settings_,
+      where ? Link::Dial(loop_, where->first, where->second, settings,
                          EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kChannel),
                                       .node = self_,
                                       .submitter = submitter,
@@ -538,6 +563,10 @@ bool Cluster::FeedFlow(NodeNumber node, Event event) {
       if (PeerFor(node) == nullptr) FeedFlow(node, ConnectingFailed{NowNs()});
     } else if (const auto* end = std::get_if<BreakFlowLink>(&action)) {
       BreakLink(end->link, end->why);
+    } else if (const auto* complain = std::get_if<ComplainOfOther>(&action)) {
+      ComplainOf(node, complain->since_ns, flows_.at(node).why);
+    } else if (std::holds_alternative<TakeBackComplaint>(action)) {
+      TakeBackComplaintOf(node);
     }
   }
   return take;
@@ -585,6 +614,61 @@ uint64_t Cluster::KeptBytes(NodeNumber node) const {
   return found == flows_.end() ? 0 : found->second.machine.kept_bytes();
 }
 
+// ---- nodes that cannot be reached ---------------------------------------------------------------------------------
+
+void Cluster::ComplainOf(NodeNumber node, int64_t since_ns, const std::string& why) {
+  if (!nodes_.contains(node) || leaving_) return;
+  auto [entry, added] = complaints_.try_emplace(node, Complaint{since_ns, why});
+  if (!added) return;
+  std::fprintf(stderr, "weft node: %s cannot be reached from here, and the head is told: %s\n", Describe(node).c_str(),
+               why.c_str());
+  TellOfComplaint(node, entry->second);
+}
+
+void Cluster::TellOfComplaint(NodeNumber node, const Complaint& complaint) {
+  SendToHead(NodeUnreachable{node, NowNs() - complaint.since_ns, complaint.why});
+}
+
+void Cluster::TakeBackComplaintOf(NodeNumber node) {
+  if (complaints_.erase(node) == 0) return;
+  std::fprintf(stderr, "weft node: %s can be reached again\n", Describe(node).c_str());
+  SendToHead(NodeReachable{node});
+}
+
+// Other pairs have a flow that tells.
+void Cluster::ChannelFailed(NodeNumber node, int64_t begun_ns, const std::string& why) {
+  if (!is_head() && node != head_) return;
+  const int64_t now = NowNs();
+  auto [entry, first] = unconnected_.try_emplace(node, Unconnected{begun_ns, now});
+  if (now - entry->second.last_ns > kSameStoryNs) entry->second.since_ns = begun_ns;
+  entry->second.last_ns = now;
+  if (now - entry->second.since_ns >= kComplainNs) ComplainOf(node, entry->second.since_ns, why);
+}
+
+void Cluster::ChannelMade(NodeNumber node) {
+  if (unconnected_.erase(node) > 0) TakeBackComplaintOf(node);
+}
+
+// The head does not want us yet: most often we had to leave, and come back.
+void Cluster::WaitToJoin(const JoinLater& message) {
+  if (self_) return;
+  const int64_t now = NowNs();
+  const int64_t wait = std::clamp<int64_t>(message.wait_ns, kDialAgainNs, kMaxJoinWaitNs);
+  if (!options_.returns && now + wait >= join_by_ns_) return host_.ClusterRefused(message.why);
+  std::fprintf(stderr, "weft node: not a member yet: %s\n", message.why.c_str());
+  const uint64_t number = std::exchange(head_link_, 0);
+  if (auto found = peers_.find(number); found != peers_.end()) {
+    found->second->ready = false;
+    found->second->link->Close();
+    ended_.push_back(number);
+  }
+  std::vector<LeaseAction> actions;
+  lease_->Handle(HeadLinkLost{now}, actions);
+  Perform(actions);
+  dial_again_ns_ = now + wait;
+  if (options_.returns) join_by_ns_ = dial_again_ns_ + kJoinNs;
+}
+
 // ---- messages -----------------------------------------------------------------------------------------------------
 
 void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
@@ -592,7 +676,8 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
   if (is_head()) {
     if (std::holds_alternative<NodeBeat>(message) || std::holds_alternative<NodeLoad>(message) ||
         std::holds_alternative<WishSent>(message) || std::holds_alternative<JobDescribed>(message) ||
-        std::holds_alternative<WorkDeclined>(message) || std::holds_alternative<NodeFarewell>(message)) {
+        std::holds_alternative<WorkDeclined>(message) || std::holds_alternative<NodeFarewell>(message) ||
+        std::holds_alternative<NodeUnreachable>(message) || std::holds_alternative<NodeReachable>(message)) {
       return AtHead(from, message);
     }
   } else if (!from) {
@@ -613,10 +698,12 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
       if (first) {
         host_.ClusterJoined(self_);
       } else if (is_new) {
+        for (const auto& [node, complaint] : complaints_) TellOfComplaint(node, complaint);
         host_.HeadForgot();
       }
       return Perform(actions);
     }
+    if (auto* later = std::get_if<JoinLater>(&message)) return WaitToJoin(*later);
     if (auto* refused = std::get_if<NodeRefused>(&message)) {
       if (!self_) return host_.ClusterRefused(refused->why);
       std::vector<LeaseAction> actions;
@@ -683,6 +770,8 @@ void Cluster::Vanish(NodeNumber node, const std::string& why) {
     ended_.push_back(number);
   }
   flows_.erase(node);
+  unconnected_.erase(node);
+  complaints_.erase(node);
   told_jobs_.erase(node);
   host_.NodeIsGone(node, described);
 }
@@ -749,6 +838,15 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
   } else if (auto* declined = std::get_if<WorkDeclined>(&message)) {
     scheduler_->Handle(
         PlacementRefused{from, declined->placement, WishId{declined->asker, declined->wish}, declined->count}, actions);
+  } else if (auto* unreachable = std::get_if<NodeUnreachable>(&message)) {
+    std::vector<MembershipAction> decided;
+    membership_->Handle(UnreachableSaid{from, unreachable->node, unreachable->for_ns, unreachable->why, NowNs()},
+                        decided);
+    return Perform(decided);
+  } else if (auto* reachable = std::get_if<NodeReachable>(&message)) {
+    std::vector<MembershipAction> decided;
+    membership_->Handle(ReachableSaid{from, reachable->node, NowNs()}, decided);
+    return Perform(decided);
   } else if (std::holds_alternative<NodeFarewell>(message)) {
     auto member = membership_->members().find(from);
     if (member == membership_->members().end()) return;
@@ -794,7 +892,12 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
     } else if (auto* refuse = std::get_if<RefuseNode>(&action)) {
       auto found = peers_.find(refuse->link);
       if (found == peers_.end()) continue;
-      found->second->Send(EncodeNodeMessage(NodeRefused{refuse->kind == RefuseNode::Kind::kDeclaredDead, refuse->why}));
+      if (refuse->kind == RefuseNode::Kind::kTryAgain) {
+        found->second->Send(EncodeNodeMessage(JoinLater{refuse->wait_ns, refuse->why}));
+      } else {
+        const bool dead = refuse->kind == RefuseNode::Kind::kDeclaredDead;
+        found->second->Send(EncodeNodeMessage(NodeRefused{dead, refuse->why}));
+      }
       found->second->link->CloseWhenSent();
     } else if (auto* confirm = std::get_if<ConfirmLease>(&action)) {
       auto found = peers_.find(confirm->link);
@@ -810,6 +913,13 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
       std::vector<GlobalAction> decided;
       if (here_.contains(trust->node)) scheduler_->Handle(NodeSuspected{trust->node, false}, decided);
       Perform(decided);
+    } else if (auto* expel = std::get_if<ExpelNode>(&action)) {
+      std::fprintf(stderr, "weft node: node %u (%s) must leave the cluster: %s\n", expel->node.value,
+                   expel->name.c_str(), expel->why.c_str());
+      // It ends what it runs, and then closes the link.
+      if (auto found = peers_.find(expel->link); found != peers_.end()) {
+        found->second->Send(EncodeNodeMessage(NodeRefused{1, expel->why}));
+      }
     } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
       ledger_->NodeDied(dead->node, [this, news = *dead] { Dead(news); });
     } else if (std::holds_alternative<StepDown>(action)) {
