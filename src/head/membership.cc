@@ -255,8 +255,9 @@ void Membership::Judge(std::vector<MembershipAction>& out) {
     if (one.state != State::kAlive || other.state != State::kAlive) continue;
     if (std::min(one.last_beat_ns, other.last_beat_ns) <= complaint.said_ns) continue;
     const size_t trouble_one = TroubleOf(pair.first), trouble_other = TroubleOf(pair.second);
-    const bool one_goes = other.own || (!one.own && (trouble_one > trouble_other ||
-                                                     (trouble_one == trouble_other && pair.first > pair.second)));
+    const bool one_goes =
+        other.own ||
+        (!one.own && (trouble_one > trouble_other || (trouble_one == trouble_other && pair.first > pair.second)));
     const std::string said = " for " + Seconds(complaint.for_ns + now_ns_ - complaint.said_ns) +
                              (complaint.why.empty() ? "" : ": " + complaint.why);
     auto named = [&](NodeNumber node) {
@@ -271,8 +272,7 @@ void Membership::Expel(NodeNumber node, std::string why, std::vector<MembershipA
   Member& member = members_.at(node);
   member.state = State::kExpelled;
   member.why = std::move(why);
-  std::erase_if(pauses_,
-                [&](const auto& pause) { return pause.second.until_ns + config_.forget_ns <= now_ns_; });
+  std::erase_if(pauses_, [&](const auto& pause) { return pause.second.until_ns + config_.forget_ns <= now_ns_; });
   Pause& pause = pauses_[member.description.name];
   pause.length_ns =
       pause.length_ns == 0 ? config_.first_pause_ns : std::min(2 * pause.length_ns, config_.last_pause_ns);

@@ -154,9 +154,8 @@ struct DeclareDead {
 struct StepDown {  // there is a newer head: decide nothing any more
   uint64_t epoch = 0;
 };
-using MembershipAction =
-    std::variant<AcceptNode, RefuseNode, ConfirmLease, CloseMemberLink, SuspectNode, TrustNode, ExpelNode, DeclareDead,
-                 StepDown>;
+using MembershipAction = std::variant<AcceptNode, RefuseNode, ConfirmLease, CloseMemberLink, SuspectNode, TrustNode,
+                                      ExpelNode, DeclareDead, StepDown>;
 
 class Membership {
  public:

@@ -284,7 +284,8 @@ TEST(Membership, WhoHangsIsJudgedByItsLease) {
   head.Unreachable(3, 2, 1000);
   // All but node 2 go on.
   for (int64_t ms = 1500; ms < 8000; ms += 1500) {
-    for (uint64_t link : {11, 13, 14}) EXPECT_EQ(head.Beat(link, static_cast<uint64_t>(ms), ms), "confirm " + std::to_string(ms));
+    for (uint64_t link : {11, 13, 14})
+      EXPECT_EQ(head.Beat(link, static_cast<uint64_t>(ms), ms), "confirm " + std::to_string(ms));
     EXPECT_EQ(head.Until(ms + 1000), "");
   }
   EXPECT_EQ(head.Until(10'100), "dead 2: it was silent for 10.0 s; close 12");
@@ -296,7 +297,8 @@ TEST(Membership, OneThatDoesNotHearThatItMustGoIsDeadWhenItsLeaseEnds) {
   head.Beats(1100);
   EXPECT_EQ(head.Until(2500), "suspect 3; expel 3 over 13: node 2 (n2) could not reach it for 5.0 s: silence");
   EXPECT_EQ(head.Close(13, false, 2600), "") << "broken on this side: proves nothing";
-  EXPECT_EQ(head.Join(23, Description(3), 3000, 3), "expel 3 over 23: node 2 (n2) could not reach it for 5.0 s: silence")
+  EXPECT_EQ(head.Join(23, Description(3), 3000, 3),
+            "expel 3 over 23: node 2 (n2) could not reach it for 5.0 s: silence")
       << "it comes back as what it was, and is told again";
   for (int64_t ms = 4000; ms <= 11'000; ms += 1000) {
     head.Beats(ms);
@@ -511,7 +513,7 @@ class World {
     uint64_t link = 0;                                // on its side; 0: none
     std::vector<std::function<void()>> held_to_head;  // by the partition, or while the receiver does not run
     std::vector<std::function<void()>> held_to_node;
-    int64_t not_before = 0;         // the head wants it
+    int64_t not_before = 0;          // the head wants it
     std::set<NodeNumber> complains;  // of these, as far as it knows
     uint64_t complained_to = 0;      // the head of this epoch
     NodeNumber complained_as;
@@ -899,9 +901,9 @@ class World {
   std::map<NodeNumber, NodeDescription> stored_;
   uint32_t next_number_ = 1;
   std::set<NodeNumber> dead_;
-  std::map<std::pair<uint64_t, uint64_t>, int64_t> cut_;   // ids, the lower first, and until when
-  std::set<std::pair<NodeNumber, NodeNumber>> told_;  // who complains of whom, as this head was told
-  std::set<NodeNumber> expelled_;                     // by this head
+  std::map<std::pair<uint64_t, uint64_t>, int64_t> cut_;  // ids, the lower first, and until when
+  std::set<std::pair<NodeNumber, NodeNumber>> told_;      // who complains of whom, as this head was told
+  std::set<NodeNumber> expelled_;                         // by this head
   uint64_t next_id_ = 1, next_identity_ = 1, next_link_ = 1;
 };
 

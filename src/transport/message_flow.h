@@ -94,8 +94,8 @@ struct ComplainOfOther {  // it is needed, and since then it could not be reache
   int64_t since_ns = 0;
 };
 struct TakeBackComplaint {};
-using FlowAction = std::variant<PassMessages, TakeMessage, SayTaken, ConnectFlow, BreakFlowLink, ComplainOfOther,
-                                TakeBackComplaint>;
+using FlowAction =
+    std::variant<PassMessages, TakeMessage, SayTaken, ConnectFlow, BreakFlowLink, ComplainOfOther, TakeBackComplaint>;
 
 class MessageFlow {
  public:
@@ -109,8 +109,8 @@ class MessageFlow {
     // Pauses between attempts to connect, doubled each time.
     int64_t first_pause_ns = 10'000'000;
     int64_t last_pause_ns = 1'000'000'000;
-    // Without a link over which the other has spoken, until it is complained of. Enough for several attempts over a link
-    // that loses packets; together with the silence that ends a link (5 s) less than the 10 s of a silent node.
+    // Without a link over which the other has spoken, until it is complained of. Enough for several attempts over a
+    // link that loses packets; together with the silence that ends a link (5 s) less than the 10 s of a silent node.
     int64_t complain_after_ns = 3'500'000'000;
   };
   // Planted bugs, to show that the test finds them. All off outside tests.

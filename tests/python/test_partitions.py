@@ -113,10 +113,10 @@ BUSINESS = """
     only = NodeAffinity(node_of("machine-3"))
 
     @weft.remote(num_cpus=0)
-    def slow(name, seconds):
+    def slow(name, seconds, where=None):
         with open(DIRECTORY + "/" + name, "a") as file:
             file.write(f"{here()}\\n")
-        time.sleep(seconds)
+        time.sleep(seconds if where in (None, here()) else 0)
         return here()
 
     @weft.remote(num_cpus=0)
@@ -128,10 +128,10 @@ BUSINESS = """
         def __init__(self):
             self.count = 0
 
-        def add(self, seconds=0, mark=None):
+        def add(self, seconds=0, mark=None, where=None):
             if mark is not None:
                 open(mark, "w").close()
-            time.sleep(seconds)
+            time.sleep(seconds if where in (None, here()) else 0)
             self.count += 1
             return self.count
 
@@ -142,7 +142,9 @@ BUSINESS = """
 
 @pytest.mark.parametrize("way", ["both ways", "there", "back"])
 def test_a_short_partition_costs_nothing(nodes, tmp_path, way):
-    text = BUSINESS + """
+    text = (
+        BUSINESS
+        + """
     counter = Counter.options(scheduling_strategy=only).remote()
     array = large.options(scheduling_strategy=only, max_retries=0).remote()
     weft.wait([array], fetch_local=False)
@@ -155,6 +157,7 @@ def test_a_short_partition_costs_nothing(nodes, tmp_path, way):
     del counter, calls, array, running
     say(all_is_free())
     """
+    )
     with Talk(nodes, text, 2) as program:
         assert program.hear() is True
         cut(nodes.machines[1], nodes.machines[2], way, True)
@@ -171,16 +174,21 @@ def test_a_short_partition_costs_nothing(nodes, tmp_path, way):
 
 @pytest.mark.parametrize("way", ["both ways", "there", "back"])
 def test_of_two_that_cannot_reach_each_other_one_leaves_and_comes_back(nodes, tmp_path, way):
-    text = BUSINESS + """
+    text = (
+        BUSINESS
+        + """
     lasting = Counter.options(scheduling_strategy=third, max_restarts=1, max_task_retries=-1).remote()
     mortal = Counter.options(scheduling_strategy=third).remote()
     array = large.options(scheduling_strategy=third).remote()
     weft.wait([array], fetch_local=False)
     say(weft.get([lasting.where.remote(), mortal.where.remote()], timeout=30) == [third.node_id] * 2)
-    tried = slow.options(scheduling_strategy=third).remote("tried", 3)
-    once = slow.options(scheduling_strategy=third, max_retries=0).remote("once", 3)
-    calls = [lasting.add.remote(3), mortal.add.remote(3)]
-    while not (os.path.exists(DIRECTORY + "/tried") and os.path.exists(DIRECTORY + "/once")):
+    tried = slow.options(scheduling_strategy=third).remote("tried", 3600, third.node_id)
+    once = slow.options(scheduling_strategy=third, max_retries=0).remote("once", 3600, third.node_id)
+    calls = [
+        actor.add.remote(3600, DIRECTORY + "/" + name, third.node_id)
+        for actor, name in ((lasting, "lasting"), (mortal, "mortal"))
+    ]
+    while not all(os.path.exists(DIRECTORY + "/" + name) for name in ("tried", "once", "lasting", "mortal")):
         time.sleep(0.01)
     say("busy")
     await_word()  # the cable is cut
@@ -195,10 +203,12 @@ def test_of_two_that_cannot_reach_each_other_one_leaves_and_comes_back(nodes, tm
     say(time.monotonic() - begin)
     await_word()  # it is back
     back = NodeAffinity(node_of("machine-3"))
-    say(back.node_id != third.node_id, outcome(slow.options(scheduling_strategy=back).remote("back", 0))[1] == back.node_id)
+    ran_on = outcome(slow.options(scheduling_strategy=back).remote("back", 0))
+    say(back.node_id != third.node_id, ran_on[1] == back.node_id)
     del lasting, mortal, array, tried, once, calls, sums
     say(all_is_free())
     """
+    )
     with Talk(nodes, text, 2) as program:
         assert program.hear() is True
         assert program.hear() == "busy"
@@ -229,7 +239,9 @@ def test_of_two_that_cannot_reach_each_other_one_leaves_and_comes_back(nodes, tm
 
 def test_a_call_between_two_nodes_that_have_nothing_else_to_do_with_each_other(nodes, tmp_path):
     """The driver and the home of the actor are on the head; a task on machine-2 calls the actor on machine-3."""
-    text = BUSINESS + """
+    text = (
+        BUSINESS
+        + """
     counter = Counter.options(scheduling_strategy=only).remote()
     weft.get(counter.add.remote(), timeout=30)
 
@@ -250,6 +262,7 @@ def test_a_call_between_two_nodes_that_have_nothing_else_to_do_with_each_other(n
     say(*weft.get(pending, timeout=50))
     say(time.monotonic() - begin)
     """
+    )
     with Talk(nodes, text) as program:
         assert program.hear() == 2
         assert program.hear() == "called"
@@ -290,11 +303,14 @@ def test_one_way_between_a_node_and_the_head(nodes, way):
 
 def test_a_name_that_had_to_leave_is_told_so(nodes, tmp_path):
     """Another daemon that is started with the name of one that has a pause is told why, and does not come in."""
-    text = BUSINESS + """
+    text = (
+        BUSINESS
+        + """
     weft.get(slow.options(scheduling_strategy=only).remote("x", 0), timeout=30)
     say("there")
     await_word()
     """
+    )
     with Talk(nodes, text, 2) as program:
         assert program.hear() == "there"
         cut(nodes.machines[1], nodes.machines[2], "both ways", True)
@@ -312,7 +328,9 @@ def test_a_name_that_had_to_leave_is_told_so(nodes, tmp_path):
 @pytest.mark.skipif(bool(namespaces.why_not(True, True)), reason=f"no such cables: {namespaces.why_not(True, True)}")
 @pytest.mark.parametrize("how", ["slow", "lossy"])
 def test_bad_cables(tmp_path, how):
-    text = BUSINESS + """
+    text = (
+        BUSINESS
+        + """
     data = np.random.default_rng(1).integers(0, 255, 50_000_000, dtype=np.uint8)
     far = [NodeAffinity(node_of("machine-2")), NodeAffinity(node_of("machine-3"))]
 
@@ -335,6 +353,7 @@ def test_bad_cables(tmp_path, how):
     back = same.options(scheduling_strategy=far[0]).remote(there)
     say(bool((weft.get(back, timeout=100) == data).all()))
     """
+    )
     with namespaces.Network(3, "200mbit" if how == "slow" else None) as network:
         if how == "lossy":
             for machine in network.machines:
