@@ -133,8 +133,9 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   void Tick(int64_t now_ns);
 
  private:
-  class Peer;     // a link and what it is for
-  class Dialled;  // one that becomes a channel
+  class Peer;                                           // a link and what it is for (cluster_peer.h)
+  class Dialled;                                        // one that becomes a channel
+  static constexpr int64_t kDialAgainNs = 100'000'000;  // between attempts to reach the head
   struct Flow {
     MessageFlow machine;
     bool awaited = false;  // it was crowded, and somebody waits
@@ -176,6 +177,7 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   void OpenIncoming(Peer& peer);
   template <class Event>
   bool FeedFlow(NodeNumber node, Event event);  // true: TakeMessage
+  void TickFlows(int64_t now_ns);
   void PassMessagesTo(NodeNumber node, uint64_t link);
   void BreakLink(uint64_t link, const std::string& why);
   void ComplainOf(NodeNumber node, int64_t since_ns, const std::string& why);
