@@ -301,6 +301,35 @@ def test_one_way_between_a_node_and_the_head(nodes, way):
         assert program.hear() is True
 
 
+def test_a_node_that_nobody_can_connect_to_leaves_and_is_named(nodes):
+    """It reaches the head, and has given an address at which it cannot be reached itself."""
+    text = """
+    @weft.remote(num_cpus=0, resources={"astray": 1})
+    def there():
+        return here()
+
+    @weft.remote(num_cpus=0)
+    def anywhere():
+        return here()
+
+    soft = NodeAffinity(node_of("astray"), soft=True)
+    waits = there.remote()
+    say(outcome(anywhere.options(scheduling_strategy=soft).remote())[0])
+    """
+    third = nodes.machines[2]
+    nodes.weft(
+        *(third, "start", f"--address={nodes.address}", "--host=127.0.0.1", "--num-cpus=1", "--name=astray"),
+        "--resource=astray=1",
+    )
+    try:
+        with Talk(nodes, text) as program:
+            wait_until(lambda: nodes.states()["astray"] == "DEAD", 30, "it has to leave")
+            assert "node 1 (machine-1) could not reach it for" in log_of(nodes, 1)
+            assert program.hear() == "value"
+    finally:
+        nodes.weft(third, "stop")
+
+
 def test_a_name_that_had_to_leave_is_told_so(nodes, tmp_path):
     """Another daemon that is started with the name of one that has a pause is told why, and does not come in."""
     text = (
