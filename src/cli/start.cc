@@ -279,20 +279,23 @@ int Serve(const LastingNodeOptions& options, int ready) {
   }
   int code = (*daemon)->Run();
   // Cut off, or paused for too long: what ran here has ended, since others run it by now. It joins again as a new node.
-  const int64_t give_up_ns = NowNs() + kRejoinNs;
+  int64_t give_up_ns = NowNs() + kRejoinNs;
   bool again = (*daemon)->left_cluster();
+  LastingNodeOptions returning = options;
+  returning.returns = true;
   while (again) {
     daemon->reset();
     // So that `weft stop` finds it meanwhile; programs do not look at number 0.
     auto name = ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), options.head_address, 0));
-    auto next = NodeDaemon::CreateLasting(options, [&name](Result<std::string> outcome) {
+    auto next = NodeDaemon::CreateLasting(returning, [&name](Result<std::string> outcome) {
       if (!outcome) return;
       std::fprintf(stderr, "weft node: it is a node of %s again\n", outcome->c_str());
       if (name) name->Reset();
     });
-    again = false;
+    again = NowNs() < give_up_ns;
     if (next) {
       code = (*next)->Run();
+      if ((*next)->left_cluster()) give_up_ns = NowNs() + kRejoinNs;  // it had been a node again
       again = (*next)->left_cluster() || ((*next)->never_joined() && NowNs() < give_up_ns);
     }
     if (again) {

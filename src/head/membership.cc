@@ -40,7 +40,12 @@ void Membership::Advance(int64_t now_ns) {
 
 int64_t Membership::next_wakeup_ns() const {
   if (deadlines_.empty() || deposed_) return INT64_MAX;
-  return std::min(deadlines_.begin()->first, now_ns_ + config_.lease_ns / kLooksPerLease);
+  int64_t next = std::min(deadlines_.begin()->first, now_ns_ + config_.lease_ns / kLooksPerLease);
+  for (const auto& [pair, complaint] : complaints_) {
+    // One that could be judged waits for beats.
+    if (const int64_t at = complaint.said_ns + config_.gather_ns; at > now_ns_) next = std::min(next, at);
+  }
+  return next;
 }
 
 NodeNumber Membership::NodeOf(uint64_t link) const {
@@ -81,8 +86,8 @@ void Membership::Handle(const MembersRestored& event, std::vector<MembershipActi
 void Membership::Handle(const JoinAsked& event, std::vector<MembershipAction>& out) {
   WEFT_CHECK(event.link != 0, "links are numbered from 1");
   Advance(event.now_ns);
-  auto refuse = [&](RefuseNode::Kind kind, std::string why) {
-    out.emplace_back(RefuseNode{event.link, kind, std::move(why)});
+  auto refuse = [&](RefuseNode::Kind kind, std::string why, int64_t wait_ns = 0) {
+    out.emplace_back(RefuseNode{event.link, kind, std::move(why), wait_ns});
   };
   if (HeardOfNewer(event.epoch, out) || deposed_) {
     refuse(RefuseNode::Kind::kNotTheHead, "another head has taken over this cluster; join that one");
@@ -120,10 +125,21 @@ void Membership::Handle(const JoinAsked& event, std::vector<MembershipAction>& o
     if (member.state == State::kAlive) {
       refuse(RefuseNode::Kind::kNameTaken, who + "; stop that one, or choose another: weft start --name=...");
     } else {
-      refuse(RefuseNode::Kind::kTryAgain, who + ", whose link is lost; it is free in " +
-                                              Seconds(std::max<int64_t>(member.deadline_ns - now_ns_, 0)) +
-                                              " unless that node comes back");
+      const int64_t wait_ns = std::max<int64_t>(member.deadline_ns - now_ns_, 0);
+      refuse(RefuseNode::Kind::kTryAgain,
+             member.state == State::kExpelled
+                 ? who + ", which must leave (" + member.why + "); it is free in " + Seconds(wait_ns) + " at the latest"
+                 : who + ", whose link is lost; it is free in " + Seconds(wait_ns) + " unless that node comes back",
+             wait_ns);
     }
+    return;
+  }
+  if (auto pause = pauses_.find(node.name); pause != pauses_.end() && now_ns_ < pause->second.until_ns) {
+    const int64_t wait_ns = pause->second.until_ns - now_ns_;
+    refuse(RefuseNode::Kind::kTryAgain,
+           "the node " + node.name + " had to leave (" + pause->second.why + ") and may come back in " +
+               Seconds(wait_ns) + "; check the network between these two, and --host",
+           wait_ns);
     return;
   }
   if (members_.size() >= config_.max_nodes || next_.value == UINT32_MAX) {
@@ -137,6 +153,8 @@ void Membership::Handle(const JoinAsked& event, std::vector<MembershipAction>& o
   by_identity_[node.identity] = number;
   by_name_[node.name] = number;
   member.link = event.link;
+  member.last_beat_ns = now_ns_;
+  member.own = event.own;
   by_link_[event.link] = number;
   SetDeadline(number, member, now_ns_ + config_.lease_ns);
   out.emplace_back(AcceptNode{event.link, number, config_.epoch, event.beat, config_.lease_ns, false});
@@ -150,6 +168,11 @@ void Membership::Attach(NodeNumber node, Member& member, const JoinAsked& event,
   }
   member.link = event.link;
   by_link_[event.link] = node;
+  if (member.state == State::kExpelled) {  // it may not have heard of it
+    out.emplace_back(ExpelNode{event.link, node, member.description.name, member.why});
+    return;
+  }
+  member.last_beat_ns = now_ns_;
   member.description.address = event.node.address;  // it may have moved; what it is and has stays
   SetDeadline(node, member, now_ns_ + config_.lease_ns);
   out.emplace_back(AcceptNode{event.link, node, config_.epoch, event.beat, config_.lease_ns, true});
@@ -166,8 +189,12 @@ void Membership::Handle(const BeatCame& event, std::vector<MembershipAction>& ou
     if (faults.confirm_the_dead) out.emplace_back(ConfirmLease{event.link, config_.epoch, event.beat});
     return;
   }
-  SetDeadline(node, members_.at(node), now_ns_ + config_.lease_ns);
+  Member& member = members_.at(node);
+  if (member.state == State::kExpelled && !faults.confirm_the_expelled) return;
+  member.last_beat_ns = now_ns_;
+  if (member.state != State::kExpelled) SetDeadline(node, member, now_ns_ + config_.lease_ns);
   out.emplace_back(ConfirmLease{event.link, config_.epoch, event.beat});
+  Judge(out);
 }
 
 void Membership::Handle(const MemberLinkClosed& event, std::vector<MembershipAction>& out) {
@@ -177,17 +204,85 @@ void Membership::Handle(const MemberLinkClosed& event, std::vector<MembershipAct
   Member& member = members_.at(node);
   by_link_.erase(event.link);
   member.link = 0;
-  member.state = State::kSuspected;
+  const bool expelled = member.state == State::kExpelled;
+  if (!expelled) member.state = State::kSuspected;
   if (event.by_peer || faults.believe_any_closed_link) {
     SetDeadline(node, member, std::min(member.deadline_ns, now_ns_ + config_.grace_ns));
   }
-  if (!deposed_) out.emplace_back(SuspectNode{node});
+  if (!deposed_ && !expelled) out.emplace_back(SuspectNode{node});
 }
 
 void Membership::Handle(const FarewellCame& event, std::vector<MembershipAction>& out) {
   Advance(event.now_ns);
   if (NodeNumber node = NodeOf(event.link); node && !deposed_) Bury(node, "it was stopped", true, out);
 }
+
+// ---- nodes that cannot reach each other ---------------------------------------------------------------------------
+
+void Membership::Handle(const UnreachableSaid& event, std::vector<MembershipAction>& out) {
+  Advance(event.now_ns);
+  if (deposed_ || faults.ignore_complaints || event.by == event.node) return;
+  if (!members_.contains(event.by) || !members_.contains(event.node)) return;  // dead meanwhile
+  complaints_.try_emplace({event.by, event.node}, Complaint{now_ns_, event.for_ns, event.why});
+  Judge(out);
+}
+
+void Membership::Handle(const ReachableSaid& event, std::vector<MembershipAction>&) {
+  Advance(event.now_ns);
+  if (!faults.never_take_back) complaints_.erase({event.by, event.node});
+}
+
+// How many of those that stay it has this trouble with, whoever says so.
+size_t Membership::TroubleOf(NodeNumber node) const {
+  std::set<NodeNumber> others;
+  for (const auto& [pair, complaint] : complaints_) {
+    const NodeNumber other = pair.first == node ? pair.second : pair.first;
+    if ((pair.first == node || pair.second == node) && members_.at(other).state != State::kExpelled) {
+      others.insert(other);
+    }
+  }
+  return others.size();
+}
+
+void Membership::Judge(std::vector<MembershipAction>& out) {
+  if (deposed_) return;
+  for (const auto& [pair, complaint] : complaints_) {
+    if (complaint.said_ns + config_.gather_ns > now_ns_) continue;
+    const Member& one = members_.at(pair.first);
+    const Member& other = members_.at(pair.second);
+    // Of one that has no link its lease will tell, or it comes back; of one that must go there is nothing to say.
+    if (one.state != State::kAlive || other.state != State::kAlive) continue;
+    if (std::min(one.last_beat_ns, other.last_beat_ns) <= complaint.said_ns) continue;
+    const size_t trouble_one = TroubleOf(pair.first), trouble_other = TroubleOf(pair.second);
+    const bool one_goes =
+        other.own ||
+        (!one.own && (trouble_one > trouble_other || (trouble_one == trouble_other && pair.first > pair.second)));
+    const std::string said = " for " + Seconds(complaint.for_ns + now_ns_ - complaint.said_ns) +
+                             (complaint.why.empty() ? "" : ": " + complaint.why);
+    auto named = [&](NodeNumber node) {
+      return "node " + std::to_string(node.value) + " (" + members_.at(node).description.name + ")";
+    };
+    if (one_goes || faults.expel_both) Expel(pair.first, "it could not reach " + named(pair.second) + said, out);
+    if (!one_goes || faults.expel_both) Expel(pair.second, named(pair.first) + " could not reach it" + said, out);
+  }
+}
+
+void Membership::Expel(NodeNumber node, std::string why, std::vector<MembershipAction>& out) {
+  Member& member = members_.at(node);
+  member.state = State::kExpelled;
+  member.why = std::move(why);
+  std::erase_if(pauses_, [&](const auto& pause) { return pause.second.until_ns + config_.forget_ns <= now_ns_; });
+  Pause& pause = pauses_[member.description.name];
+  pause.length_ns =
+      pause.length_ns == 0 ? config_.first_pause_ns : std::min(2 * pause.length_ns, config_.last_pause_ns);
+  pause.until_ns = now_ns_ + pause.length_ns;
+  pause.why = member.why;
+  out.emplace_back(SuspectNode{node});
+  out.emplace_back(ExpelNode{member.link, node, member.description.name, member.why});
+  if (faults.bury_the_expelled_at_once) SetDeadline(node, member, now_ns_);
+}
+
+// ---- ends ---------------------------------------------------------------------------------------------------------
 
 void Membership::Handle(const MembershipTicked& event, std::vector<MembershipAction>& out) {
   Advance(event.now_ns);
@@ -204,8 +299,12 @@ void Membership::Handle(const MembershipTicked& event, std::vector<MembershipAct
         Bury(node, "it did not come back within " + Seconds(config_.lease_ns) + " after the head had restarted", false,
              out);
         break;
+      case State::kExpelled:
+        Bury(node, members_.at(node).why, false, out);
+        break;
     }
   }
+  Judge(out);
 }
 
 void Membership::Bury(NodeNumber node, std::string why, bool farewell, std::vector<MembershipAction>& out) {
@@ -219,6 +318,7 @@ void Membership::Bury(NodeNumber node, std::string why, bool farewell, std::vect
   deadlines_.erase({member.deadline_ns, node});
   by_identity_.erase(member.description.identity);
   by_name_.erase(member.description.name);
+  std::erase_if(complaints_, [&](const auto& one) { return one.first.first == node || one.first.second == node; });
   members_.erase(entry);
 }
 
@@ -232,12 +332,17 @@ void Membership::CheckInvariants() const {
     WEFT_CHECK(by_identity_.at(member.description.identity) == node, "an identity is one node's");
     WEFT_CHECK(by_name_.at(member.description.name) == node, "a name is one node's");
     WEFT_CHECK(deadlines_.contains({member.deadline_ns, node}), "every member has a deadline");
-    WEFT_CHECK((member.link != 0) == (member.state == State::kAlive), "who is alive has a link");
+    WEFT_CHECK(member.state == State::kExpelled || (member.link != 0) == (member.state == State::kAlive),
+               "who is alive has a link");
+    WEFT_CHECK(member.state != State::kExpelled || !member.own || faults.expel_both, "the head stays");
     if (member.link == 0) continue;
     ++links;
     WEFT_CHECK(by_link_.at(member.link) == node, "a link is one node's");
   }
   WEFT_CHECK(links == by_link_.size(), "links are members'");
+  for (const auto& [pair, complaint] : complaints_) {
+    WEFT_CHECK(members_.contains(pair.first) && members_.contains(pair.second), "complaints are of and by members");
+  }
 }
 
 }  // namespace weft::core

@@ -15,6 +15,14 @@
 // death after a short grace, unless the node is back; a link that broke on our side proves nothing, and the lease
 // decides. A restarted head waits one lease for those that it knows from before.
 //
+// Nodes say whom of the others they cannot reach, and when they can again. Whoever waits for such a node would wait for
+// ever, so of such a pair one must go: not the head; the one that more nodes have this trouble with; else the one that
+// joined later. That is judged a moment after the complaint, when others have had the time to complain too, and only
+// when both have sent a beat since: a node that hangs or is cut off is its lease's business. Who must go is *expelled*:
+// it is told to give up what it runs, and its beats are not confirmed any more. It is dead when it has closed its link
+// itself, or when its lease has ended; not before. Its name is let in again after a pause, twice as long each time, so
+// that a node behind a bad cable does not come and go all the time.
+//
 // The head's own absence is nobody's fault: if it did not run for a while, all deadlines move by that much.
 //
 // Each head has an epoch, higher than all before; who hears of a higher one than his own is no longer the head
@@ -60,6 +68,7 @@ struct JoinAsked {     // over a link that is authenticated
   uint32_t protocol = 0;
   NodeDescription node;
   int64_t now_ns = 0;
+  bool own = false;  // the head's own membership
 };
 struct BeatCame {
   uint64_t link = 0;
@@ -74,6 +83,18 @@ struct MemberLinkClosed {
 };
 struct FarewellCame {  // the node has ended its work and leaves
   uint64_t link = 0;
+  int64_t now_ns = 0;
+};
+struct UnreachableSaid {
+  NodeNumber by;
+  NodeNumber node;
+  int64_t for_ns = 0;  // already
+  std::string why;
+  int64_t now_ns = 0;
+};
+struct ReachableSaid {  // again
+  NodeNumber by;
+  NodeNumber node;
   int64_t now_ns = 0;
 };
 struct MembershipTicked {
@@ -93,7 +114,7 @@ struct RefuseNode {  // then the link is closed
   enum class Kind : uint8_t {
     kProtocol,
     kNameTaken,
-    kTryAgain,      // in a moment: the former holder of the name is about to be declared dead
+    kTryAgain,      // after wait_ns: the name's former holder is about to be declared dead, or was expelled
     kDeclaredDead,  // it must give up all that it had, and join as a new one
     kInvalid,
     kFull,
@@ -102,6 +123,7 @@ struct RefuseNode {  // then the link is closed
   uint64_t link = 0;
   Kind kind = Kind::kInvalid;
   std::string why;
+  int64_t wait_ns = 0;
 };
 struct ConfirmLease {
   uint64_t link = 0;
@@ -117,6 +139,12 @@ struct SuspectNode {  // start nothing new there
 struct TrustNode {  // it is back
   NodeNumber node;
 };
+struct ExpelNode {  // tell it over this link to give up all that it has; it closes the link then
+  uint64_t link = 0;
+  NodeNumber node;
+  std::string name;
+  std::string why;
+};
 struct DeclareDead {
   NodeNumber node;
   std::string name;
@@ -126,8 +154,8 @@ struct DeclareDead {
 struct StepDown {  // there is a newer head: decide nothing any more
   uint64_t epoch = 0;
 };
-using MembershipAction =
-    std::variant<AcceptNode, RefuseNode, ConfirmLease, CloseMemberLink, SuspectNode, TrustNode, DeclareDead, StepDown>;
+using MembershipAction = std::variant<AcceptNode, RefuseNode, ConfirmLease, CloseMemberLink, SuspectNode, TrustNode,
+                                      ExpelNode, DeclareDead, StepDown>;
 
 class Membership {
  public:
@@ -136,14 +164,23 @@ class Membership {
     uint32_t protocol = 0;
     int64_t lease_ns = 10'000'000'000;
     int64_t grace_ns = 600'000'000;  // a dead daemon is noticed within a second; a lost link is made anew in less
+    // From a complaint until it is judged: links to one node end within a second and a quarter of each other.
+    int64_t gather_ns = 1'500'000'000;
+    // How long one that was expelled stays out: the first time, at most, and how long after that it counts as new.
+    int64_t first_pause_ns = 10'000'000'000;
+    int64_t last_pause_ns = 300'000'000'000;
+    int64_t forget_ns = 600'000'000'000;
     size_t max_nodes = 65'536;
   };
-  enum class State : uint8_t { kAlive, kSuspected, kAwaited };
+  enum class State : uint8_t { kAlive, kSuspected, kAwaited, kExpelled };
   struct Member {
     NodeDescription description;
     State state = State::kAlive;
     uint64_t link = 0;  // 0: none
     int64_t deadline_ns = 0;
+    int64_t last_beat_ns = 0;
+    bool own = false;
+    std::string why;  // it was expelled
   };
 
   // Planted bugs, to show that the tests find them. All off outside tests.
@@ -152,6 +189,11 @@ class Membership {
     bool declare_at_once = false;          // a restarted head does not wait for those it knows
     bool believe_any_closed_link = false;  // the short grace, whoever closed it
     bool ignore_own_absence = false;
+    bool confirm_the_expelled = false;
+    bool bury_the_expelled_at_once = false;
+    bool expel_both = false;
+    bool never_take_back = false;  // complaints
+    bool ignore_complaints = false;
   };
 
   explicit Membership(Config config) : config_(config) {}
@@ -161,6 +203,8 @@ class Membership {
   void Handle(const BeatCame& event, std::vector<MembershipAction>& out);
   void Handle(const MemberLinkClosed& event, std::vector<MembershipAction>& out);
   void Handle(const FarewellCame& event, std::vector<MembershipAction>& out);
+  void Handle(const UnreachableSaid& event, std::vector<MembershipAction>& out);
+  void Handle(const ReachableSaid& event, std::vector<MembershipAction>& out);
   void Handle(const MembershipTicked& event, std::vector<MembershipAction>& out);
 
   // INT64_MAX if there is nobody.
@@ -181,6 +225,20 @@ class Membership {
   void Attach(NodeNumber node, Member& member, const JoinAsked& event, std::vector<MembershipAction>& out);
   void Bury(NodeNumber node, std::string why, bool farewell, std::vector<MembershipAction>& out);
   bool HeardOfNewer(uint64_t epoch, std::vector<MembershipAction>& out);
+  void Judge(std::vector<MembershipAction>& out);
+  size_t TroubleOf(NodeNumber node) const;
+  void Expel(NodeNumber node, std::string why, std::vector<MembershipAction>& out);
+
+  struct Complaint {
+    int64_t said_ns = 0;
+    int64_t for_ns = 0;
+    std::string why;
+  };
+  struct Pause {  // of one that was expelled
+    int64_t length_ns = 0;
+    int64_t until_ns = 0;
+    std::string why;
+  };
 
   Config config_;
   std::map<NodeNumber, Member> members_;
@@ -188,6 +246,8 @@ class Membership {
   std::map<std::string, NodeNumber> by_name_;
   std::map<uint64_t, NodeNumber> by_link_;
   std::set<std::pair<int64_t, NodeNumber>> deadlines_;
+  std::map<std::pair<NodeNumber, NodeNumber>, Complaint> complaints_;  // by whom, and of whom; both are members
+  std::map<std::string, Pause> pauses_;                                // by name
   NodeNumber next_{1};
   int64_t now_ns_ = 0;
   bool started_ = false;  // now_ns_ is known

@@ -37,6 +37,9 @@ std::string Describe(const MembershipAction& action) {
     std::string operator()(const CloseMemberLink& a) { return "close " + std::to_string(a.link); }
     std::string operator()(const SuspectNode& a) { return "suspect " + std::to_string(a.node.value); }
     std::string operator()(const TrustNode& a) { return "trust " + std::to_string(a.node.value); }
+    std::string operator()(const ExpelNode& a) {
+      return "expel " + std::to_string(a.node.value) + " over " + std::to_string(a.link) + ": " + a.why;
+    }
     std::string operator()(const DeclareDead& a) { return "dead " + std::to_string(a.node.value) + ": " + a.why; }
     std::string operator()(const StepDown& a) { return "step down for " + std::to_string(a.epoch); }
   };
@@ -81,6 +84,12 @@ class Head : public Transcript<Membership, MembershipAction> {
   std::string Beat(uint64_t link, uint64_t beat, int64_t ms) { return (*this)(BeatCame{link, beat, 1, ms * kMs}); }
   std::string Close(uint64_t link, bool by_peer, int64_t ms) {
     return (*this)(MemberLinkClosed{link, by_peer, ms * kMs});
+  }
+  std::string Unreachable(uint32_t by, uint32_t node, int64_t ms) {
+    return (*this)(UnreachableSaid{NodeNumber{by}, NodeNumber{node}, 3500 * kMs, "silence", ms * kMs});
+  }
+  std::string Reachable(uint32_t by, uint32_t node, int64_t ms) {
+    return (*this)(ReachableSaid{NodeNumber{by}, NodeNumber{node}, ms * kMs});
   }
   // Looks at the clock as often as it should, until this time.
   std::string Until(int64_t ms) {
@@ -201,6 +210,150 @@ TEST(Membership, TheHeadsOwnAbsenceIsNobodysFault) {
   EXPECT_EQ(head.Until(71'001), "dead 1: it was silent for 10.0 s; close 11");
 }
 
+// ---- nodes that cannot reach each other
+
+// A head, which is node 1, and nodes 2 to 4 with the links 12 to 14.
+class Four : public Head {
+ public:
+  Four() {
+    (*this)(JoinAsked{.link = 11, .beat = 1, .protocol = 7, .node = Description(1), .own = true});
+    for (uint64_t i = 2; i <= 4; ++i) Join(10 + i, Description(i), 0);
+  }
+  std::string Beats(int64_t ms) {
+    std::string text;
+    for (uint64_t link = 11; link <= 14; ++link) {
+      const std::string said = Beat(link, ++beat_, ms);
+      if (const size_t more = said.find("; "); more != std::string::npos) {
+        text += (text.empty() ? "" : "; ") + said.substr(more + 2);
+      }
+    }
+    return text;
+  }
+
+ private:
+  uint64_t beat_ = 1;
+};
+
+TEST(Membership, OfTwoThatCannotReachEachOtherTheLaterGoes) {
+  Four head;
+  EXPECT_EQ(head.Unreachable(3, 2, 1000), "");
+  EXPECT_EQ(head.Unreachable(2, 3, 1200), "");
+  EXPECT_EQ(head.Beats(1400), "") << "others may have to complain too";
+  EXPECT_EQ(head.Until(2499), "");
+  EXPECT_EQ(head.Until(2500), "suspect 3; expel 3 over 13: it could not reach node 2 (n2) for 5.0 s: silence");
+  EXPECT_EQ(head.Until(2700), "") << "node 2 stays, whatever it says of node 3";
+  EXPECT_EQ(head.Beat(13, 7, 2800), "") << "not confirmed any more";
+  EXPECT_EQ(head.Until(2900), "");
+  EXPECT_EQ(head.Close(13, true, 3000), "") << "it has given up";
+  EXPECT_EQ(head.Until(3599), "");
+  EXPECT_EQ(head.Until(3600), "dead 3: it could not reach node 2 (n2) for 5.0 s: silence");
+}
+
+TEST(Membership, WhoHasMoreTroubleGoesAndTheHeadStays) {
+  Four head;
+  head.Unreachable(3, 2, 1000);
+  head.Unreachable(4, 2, 2000);
+  head.Beats(2100);
+  EXPECT_EQ(head.Until(2500), "suspect 2; expel 2 over 12: node 3 (n3) could not reach it for 5.0 s: silence");
+  EXPECT_EQ(head.Until(3600), "") << "one of each pair is enough";
+
+  Four other;
+  other.Unreachable(1, 2, 1000);
+  other.Unreachable(3, 1, 1000);
+  other.Unreachable(4, 1, 1000);
+  other.Beats(1100);
+  EXPECT_EQ(other.Until(2500),
+            "suspect 2; expel 2 over 12: node 1 (n1) could not reach it for 5.0 s: silence; "
+            "suspect 3; expel 3 over 13: it could not reach node 1 (n1) for 5.0 s: silence; "
+            "suspect 4; expel 4 over 14: it could not reach node 1 (n1) for 5.0 s: silence");
+}
+
+TEST(Membership, AComplaintCanBeTakenBack) {
+  Four head;
+  head.Unreachable(3, 2, 1000);
+  head.Beats(1100);
+  head.Reachable(3, 2, 2400);
+  EXPECT_EQ(head.Until(4000), "");
+  EXPECT_EQ(head.Unreachable(3, 9, 4000), "") << "of one that is dead";
+  EXPECT_EQ(head.Unreachable(9, 3, 4000), "");
+  EXPECT_EQ(head.Unreachable(3, 3, 4000), "");
+}
+
+TEST(Membership, WhoHangsIsJudgedByItsLease) {
+  Four head;
+  head.Unreachable(3, 2, 1000);
+  // All but node 2 go on.
+  for (int64_t ms = 1500; ms < 8000; ms += 1500) {
+    for (uint64_t link : {11, 13, 14})
+      EXPECT_EQ(head.Beat(link, static_cast<uint64_t>(ms), ms), "confirm " + std::to_string(ms));
+    EXPECT_EQ(head.Until(ms + 1000), "");
+  }
+  EXPECT_EQ(head.Until(10'100), "dead 2: it was silent for 10.0 s; close 12");
+}
+
+TEST(Membership, OneThatDoesNotHearThatItMustGoIsDeadWhenItsLeaseEnds) {
+  Four head;
+  head.Unreachable(2, 3, 1000);
+  head.Beats(1100);
+  EXPECT_EQ(head.Until(2500), "suspect 3; expel 3 over 13: node 2 (n2) could not reach it for 5.0 s: silence");
+  EXPECT_EQ(head.Close(13, false, 2600), "") << "broken on this side: proves nothing";
+  EXPECT_EQ(head.Join(23, Description(3), 3000, 3),
+            "expel 3 over 23: node 2 (n2) could not reach it for 5.0 s: silence")
+      << "it comes back as what it was, and is told again";
+  for (int64_t ms = 4000; ms <= 11'000; ms += 1000) {
+    head.Beats(ms);
+    EXPECT_EQ(head.Beat(23, 9, ms), "");
+    EXPECT_EQ(head.Until(ms + 99), "");
+  }
+  EXPECT_EQ(head.Until(11'100), "dead 3: node 2 (n2) could not reach it for 5.0 s: silence; close 23");
+}
+
+TEST(Membership, WhoHadToGoComesBackAfterAPauseThatGrows) {
+  Four head;
+  uint32_t number = 4;
+  uint64_t link = 14, identity = 40;
+  int64_t ms = 1000;
+  std::vector<int64_t> pauses;
+  for (int round = 0; round < 7; ++round) {
+    head.Unreachable(2, number, ms);
+    head.Beats(ms + 1000);
+    head.Beat(link, 5, ms + 1000);
+    const std::string expelled = head.Until(ms + 1500);
+    EXPECT_NE(expelled.find("expel " + std::to_string(number)), std::string::npos) << expelled;
+    head.Close(link, true, ms + 1600);
+    ASSERT_NE(head.Until(ms + 2200).find("dead"), std::string::npos);
+    const int64_t out = ms + 1500;
+    ms += 2300;
+    for (;; ms += 1000) {
+      head.Beats(ms);
+      const std::string said = head.Join(++link, Description(++identity, "n4"), ms);
+      if (said.starts_with("accept")) break;
+      EXPECT_NE(said.find("refuse " + std::to_string(link) +
+                          ": the node n4 had to leave (node 2 (n2) could not reach it for 5.0 s: silence) and may "
+                          "come back in "),
+                std::string::npos)
+          << said;
+    }
+    pauses.push_back((ms - out) / 1000);
+    number = head.machine.NodeOf(link).value;
+  }
+  EXPECT_EQ(pauses, (std::vector<int64_t>{10, 20, 40, 80, 160, 300, 300}));
+  // After a long time in peace it begins anew.
+  for (const int64_t until = ms + 901'000; ms < until; ms += 1000) {
+    head.Beats(ms);
+    head.Beat(link, 6, ms);
+    ASSERT_EQ(head.Until(ms + 900), "");
+  }
+  head.Unreachable(2, number, ms);
+  head.Beats(ms + 1000);
+  head.Beat(link, 7, ms + 1000);
+  EXPECT_NE(head.Until(ms + 1500).find("expel"), std::string::npos);
+  head.Close(link, true, ms + 1600);
+  head.Until(ms + 2200);
+  const std::string said = head.Join(++link, Description(++identity, "n4"), ms + 2500);
+  EXPECT_NE(said.find("may come back in 8."), std::string::npos) << said << ": some of the ten seconds";
+}
+
 using Node = Transcript<NodeLease, LeaseAction>;
 
 TEST(NodeLease, FreezesBeforeTheHeadGivesItUpAndThawsWhenConfirmed) {
@@ -265,7 +418,11 @@ TEST(NodeLease, AnOlderHeadIsNotObeyed) {
 // A head and some nodes with clocks of their own, which differ by hours and by 5 % in speed, and a network that delays,
 // parts and resets. Heads and nodes are killed, restarted and stopped for a while.
 //
-// Checked all along: a node that was declared dead does not work, on its own judgement, from that very moment.
+// Pairs of nodes are parted from each other, too, for a while or for good; each complains of the other after some
+// seconds. That an expelled node is told is a courtesy, which may fail: beats that are not confirmed say the same.
+//
+// Checked all along: a node that was declared dead does not work, on its own judgement, from that very moment; who is
+// expelled cannot be reached by somebody who stays; of two that cannot reach each other both do not stay for long.
 class World {
  public:
   explicit World(uint64_t seed) : random_(seed) {
@@ -282,13 +439,14 @@ class World {
   // No more trouble: those that live are members again after a while, and nobody else is.
   void Settle() {
     quiet_ = true;
+    Heal();
     for (auto& [id, node] : nodes_) node->parted = false;
     if (head_paused_) ResumeHead();
     if (head_ == nullptr) StartHead();
     for (auto& [id, node] : nodes_) {
       if (node->paused) Resume(*node);
     }
-    int64_t until = now_ + 60 * kSecond;
+    int64_t until = now_ + 120 * kSecond;
     while (now_ < until) Step();
     size_t living = 0;
     for (auto& [id, node] : nodes_) {
@@ -300,7 +458,35 @@ class World {
     WEFT_CHECK(head_->members().size() == living, "who is dead is no member");
   }
 
-  int deaths = 0, false_deaths = 0, freezes = 0, thaws = 0, restarts = 0;
+  // All is well, but for two nodes that cannot reach each other.
+  void SettleParted() {
+    quiet_ = true;
+    Heal();
+    for (auto& [id, node] : nodes_) {
+      node->parted = false;
+      if (node->paused) Resume(*node);
+    }
+    if (head_paused_) ResumeHead();
+    if (head_ == nullptr) StartHead();
+    std::vector<uint64_t> living;
+    for (auto& [id, node] : nodes_) {
+      if (node->alive) living.push_back(id);
+    }
+    if (living.size() < 2) return;
+    Part(living[0], living[1], 1000 * kSecond);
+    int64_t both_since = now_;
+    for (const int64_t until = now_ + 100 * kSecond; now_ < until;) {
+      Step();
+      auto works = [&](uint64_t id) {
+        const NodeLease& lease = nodes_.at(id)->lease;
+        return lease.node() && !lease.frozen() && head_->members().contains(lease.node());
+      };
+      if (!works(living[0]) || !works(living[1])) both_since = now_;
+      WEFT_CHECK(now_ - both_since < 45 * kSecond, "of two that cannot reach each other one goes");
+    }
+  }
+
+  int deaths = 0, false_deaths = 0, freezes = 0, thaws = 0, restarts = 0, expelled = 0, taken_back = 0;
   std::function<void(Membership&)> plant_in_head = [](Membership&) {};
   std::function<void(NodeLease&)> plant_in_node = [](NodeLease&) {};
   // Plants must be there from the beginning.
@@ -327,7 +513,10 @@ class World {
     uint64_t link = 0;                                // on its side; 0: none
     std::vector<std::function<void()>> held_to_head;  // by the partition, or while the receiver does not run
     std::vector<std::function<void()>> held_to_node;
-    int64_t died = -1;
+    int64_t not_before = 0;          // the head wants it
+    std::set<NodeNumber> complains;  // of these, as far as it knows
+    uint64_t complained_to = 0;      // the head of this epoch
+    NodeNumber complained_as;
   };
 
   Clock NewClock() {
@@ -348,6 +537,10 @@ class World {
   void StartHead() {
     Membership::Config config;
     config.epoch = ++epoch_;
+    config.first_pause_ns = 2 * kSecond;
+    config.last_pause_ns = 20 * kSecond;
+    told_.clear();
+    expelled_.clear();
     head_ = std::make_unique<Membership>(config);
     plant_in_head(*head_);
     std::vector<MembershipAction> actions;
@@ -361,6 +554,10 @@ class World {
   void Connect(uint64_t id) {
     TestNode& node = *nodes_.at(id);
     if (!node.alive || node.link != 0) return;
+    if (now_ < node.not_before) {
+      Later(node.not_before - now_, [this, id] { Connect(id); });
+      return;
+    }
     if (!node.paused && !node.parted && head_ == nullptr) FeedNode(node, HeadEnded{node.clock.At(now_)});
     if (node.paused || node.parted || head_ == nullptr || head_paused_) {
       Later(50 * kMs, [this, id] { Connect(id); });
@@ -430,9 +627,12 @@ class World {
           if (r.kind == RefuseNode::Kind::kDeclaredDead) {
             FeedNode(node, HeadDeclaredUsDead{epoch_, r.why, node.clock.At(now_)});
           } else {
+            node.not_before = now_ + r.wait_ns;
             LoseLink(node);
           }
         });
+      } else if (auto* expel = std::get_if<ExpelNode>(&action)) {
+        Expelled(*expel);
       } else if (auto* confirm = std::get_if<ConfirmLease>(&action)) {
         SendToLink(confirm->link, [this, c = *confirm](TestNode& node) {
           FeedNode(node, LeaseConfirmed{c.epoch, c.beat, node.clock.At(now_)});
@@ -442,12 +642,85 @@ class World {
       } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
         ++deaths;
         stored_.erase(dead->node);
+        std::erase_if(told_, [&](const auto& pair) { return pair.first == dead->node || pair.second == dead->node; });
         dead_.insert(dead->node);
         for (auto& [id, node] : nodes_) {
           if (node->lease.node() == dead->node && node->alive) ++false_deaths;
         }
       }
     }
+  }
+
+  // ---- pairs that cannot reach each other
+
+  void Part(uint64_t one, uint64_t other, int64_t for_ns) {
+    if (one == other || Parted(one, other)) return;
+    cut_[{std::min(one, other), std::max(one, other)}] = now_ + for_ns;
+    for (const auto& [by, of] : {std::pair(one, other), std::pair(other, one)}) {
+      const int64_t notice = 3 * kSecond + static_cast<int64_t>(random_.Below(7 * kSecond));
+      Later(notice, [this, by = by, of = of] { Notice(by, of); });
+    }
+  }
+  bool Parted(uint64_t one, uint64_t other) const {
+    auto found = cut_.find({std::min(one, other), std::max(one, other)});
+    return found != cut_.end() && now_ < found->second;
+  }
+  void Heal() { cut_.clear(); }
+
+  // Again and again, for as long as they are parted, since both may have new numbers; and once when they are not.
+  void Notice(uint64_t by, uint64_t of) {
+    const bool parted = Parted(by, of);
+    TestNode& node = *nodes_.at(by);
+    const NodeNumber other = nodes_.at(of)->lease.node();
+    Later((parted ? 1000 : 300) * kMs, [this, by, of, parted] {
+      if (parted) Notice(by, of);
+    });
+    if (!node.alive || node.paused || !node.lease.node() || node.link == 0) {
+      if (!parted) Later(300 * kMs, [this, by, of] { Notice(by, of); });
+      return;
+    }
+    // A flow lasts as long as both lives; a new head has heard nothing.
+    if (node.complained_to != node.lease.epoch() || node.complained_as != node.lease.node()) node.complains.clear();
+    node.complained_to = node.lease.epoch();
+    node.complained_as = node.lease.node();
+    if (parted && other && node.complains.insert(other).second) {
+      Say(node, other, true);
+    } else if (!parted && node.complains.erase(other) > 0) {
+      Say(node, other, false);
+      ++taken_back;
+    }
+  }
+
+  // In the flow with the head of this epoch: it arrives, whatever happens to links.
+  void Say(TestNode& node, NodeNumber other, bool unreachable) {
+    const uint64_t epoch = node.lease.epoch();
+    const NodeNumber by = node.lease.node();
+    ToHead(node, [this, epoch, by, other, unreachable] {
+      if (head_ == nullptr || epoch != epoch_) return;
+      if (!unreachable) {
+        told_.erase({by, other});
+        FeedHead(ReachableSaid{by, other, HeadNow()});
+      } else if (head_->members().contains(by) && head_->members().contains(other)) {
+        told_.insert({by, other});
+        FeedHead(UnreachableSaid{by, other, 0, "", HeadNow()});
+      }
+    });
+  }
+
+  void Expelled(const ExpelNode& expel) {
+    if (expelled_.insert(expel.node).second) {
+      ++expelled;
+      bool with_cause = false;
+      for (const auto& [by, of] : told_) {
+        if (by != expel.node && of != expel.node) continue;
+        with_cause = with_cause || !expelled_.contains(by == expel.node ? of : by);
+      }
+      WEFT_CHECK(with_cause, "who is expelled cannot be reached by one that stays");
+    }
+    if (random_.Chance(30)) return;
+    SendToLink(expel.link, [this, why = expel.why](TestNode& node) {
+      FeedNode(node, HeadDeclaredUsDead{epoch_, why, node.clock.At(now_)});
+    });
   }
 
   void SendToLink(uint64_t link, std::function<void(TestNode&)> what) {
@@ -486,7 +759,10 @@ class World {
         ++thaws;
       } else if (std::get_if<GiveUpWork>(&action) != nullptr) {
         node.identity = next_identity_++;
-        node.link = 0;
+        // All that it ran has ended, and then it closes its link.
+        if (const uint64_t closed = std::exchange(node.link, 0); closed != 0) {
+          ToHead(node, [this, closed] { FeedHead(MemberLinkClosed{closed, true, HeadNow()}); });
+        }
         Later(10 * kMs, [this, id = node.id] { Connect(id); });
       }
     }
@@ -515,7 +791,7 @@ class World {
     if (quiet_) return;
     Later(random_.Below(4 * kSecond), [this] { Trouble(); });
     TestNode& node = *std::next(nodes_.begin(), random_.Below(nodes_.size()))->second;
-    switch (random_.Below(9)) {
+    switch (random_.Below(11)) {
       case 0:  // the daemon is killed, and another one starts
         if (!node.alive || random_.Chance(50)) break;
         node.alive = false;
@@ -570,6 +846,11 @@ class World {
           if (head_paused_) ResumeHead();
         });
         break;
+      case 8:
+      case 9:
+        Part(node.id, std::next(nodes_.begin(), random_.Below(nodes_.size()))->second->id,
+             static_cast<int64_t>(random_.Below(30 * kSecond)));
+        break;
       default:
         break;
     }
@@ -620,16 +901,22 @@ class World {
   std::map<NodeNumber, NodeDescription> stored_;
   uint32_t next_number_ = 1;
   std::set<NodeNumber> dead_;
+  std::map<std::pair<uint64_t, uint64_t>, int64_t> cut_;  // ids, the lower first, and until when
+  std::set<std::pair<NodeNumber, NodeNumber>> told_;      // who complains of whom, as this head was told
+  std::set<NodeNumber> expelled_;                         // by this head
   uint64_t next_id_ = 1, next_identity_ = 1, next_link_ = 1;
 };
 
 TEST(Membership, WhoWasDeclaredDeadDoesNotWork) {
-  int deaths = 0, false_deaths = 0, freezes = 0, thaws = 0, restarts = 0;
+  int deaths = 0, false_deaths = 0, freezes = 0, thaws = 0, restarts = 0, expelled = 0, taken_back = 0;
   for (uint64_t seed = 0; seed < 600; ++seed) {
     SCOPED_TRACE(seed);
     World world(seed);
     world.Run(120 * kSecond);
+    if (seed % 4 == 0) world.SettleParted();
     world.Settle();
+    expelled += world.expelled;
+    taken_back += world.taken_back;
     deaths += world.deaths;
     false_deaths += world.false_deaths;
     freezes += world.freezes;
@@ -641,6 +928,8 @@ TEST(Membership, WhoWasDeclaredDeadDoesNotWork) {
   EXPECT_GT(freezes, 1000);
   EXPECT_GT(thaws, 500);
   EXPECT_GT(restarts, 500);
+  EXPECT_GT(expelled, 500);
+  EXPECT_GT(taken_back, 500);
 }
 
 void RunWithFaults(const std::function<void(Membership&)>& in_head, const std::function<void(NodeLease&)>& in_node) {
@@ -650,6 +939,7 @@ void RunWithFaults(const std::function<void(Membership&)>& in_head, const std::f
     world.plant_in_node = in_node;
     world.Replant();
     world.Run(120 * kSecond);
+    if (seed % 4 == 0) world.SettleParted();
     world.Settle();
   }
 }
@@ -664,6 +954,11 @@ TEST(MembershipDeathTest, PlantedBugsAreFound) {
   EXPECT_DEATH(head(&Membership::Faults::confirm_the_dead), "does not work");
   EXPECT_DEATH(head(&Membership::Faults::declare_at_once), "does not work");
   EXPECT_DEATH(head(&Membership::Faults::believe_any_closed_link), "does not work");
+  EXPECT_DEATH(head(&Membership::Faults::confirm_the_expelled), "does not work");
+  EXPECT_DEATH(head(&Membership::Faults::bury_the_expelled_at_once), "does not work");
+  EXPECT_DEATH(head(&Membership::Faults::expel_both), "by one that stays");
+  EXPECT_DEATH(head(&Membership::Faults::never_take_back), "by one that stays");
+  EXPECT_DEATH(head(&Membership::Faults::ignore_complaints), "one goes");
   EXPECT_DEATH(node(&NodeLease::Faults::count_from_confirmation), "does not work");
   EXPECT_DEATH(node(&NodeLease::Faults::go_on_without_link), "does not work");
 }

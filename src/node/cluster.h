@@ -8,6 +8,9 @@
 //
 // Each node dials its own link for what it sends to another node; only the link to the head carries both directions.
 // Chunks that a node sends to the head's node have a link of their own, so that beats do not wait behind them.
+//
+// A node that another cannot reach, though it lives, is complained of to the head, which makes one of the two leave
+// (Membership): by its flow, or, between the head and a node, if connections for channels fail for a while.
 #pragma once
 
 #include <cstdint>
@@ -130,11 +133,21 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   void Tick(int64_t now_ns);
 
  private:
-  class Peer;     // a link and what it is for
-  class Dialled;  // one that becomes a channel
+  class Peer;                                           // a link and what it is for (cluster_peer.h)
+  class Dialled;                                        // one that becomes a channel
+  static constexpr int64_t kDialAgainNs = 100'000'000;  // between attempts to reach the head
   struct Flow {
     MessageFlow machine;
     bool awaited = false;  // it was crowded, and somebody waits
+    std::string why;       // its last link ended, or could not be made
+  };
+  struct Unconnected {  // connections for channels that failed, none in between that did not
+    int64_t since_ns = 0;
+    int64_t last_ns = 0;
+  };
+  struct Complaint {
+    int64_t since_ns = 0;
+    std::string why;
   };
 
   Cluster(EventLoop& loop, const LastingNodeOptions& options, Host& host);
@@ -164,8 +177,15 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   void OpenIncoming(Peer& peer);
   template <class Event>
   bool FeedFlow(NodeNumber node, Event event);  // true: TakeMessage
+  void TickFlows(int64_t now_ns);
   void PassMessagesTo(NodeNumber node, uint64_t link);
   void BreakLink(uint64_t link, const std::string& why);
+  void ComplainOf(NodeNumber node, int64_t since_ns, const std::string& why);
+  void TakeBackComplaintOf(NodeNumber node);
+  void TellOfComplaint(NodeNumber node, const Complaint& complaint);
+  void ChannelFailed(NodeNumber node, int64_t begun_ns, const std::string& why);
+  void ChannelMade(NodeNumber node);
+  void WaitToJoin(const JoinLater& message);
   void Bury();
   NodeListed ListedAs(NodeNumber node, const OtherNode& known) const;
 
@@ -183,6 +203,8 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   std::map<NodeNumber, OtherNode> nodes_;
   std::map<NodeNumber, std::string> gone_;  // in words; those of the highest numbers
   std::map<NodeNumber, Flow> flows_;
+  std::map<NodeNumber, Unconnected> unconnected_;  // between the head and its members
+  std::map<NodeNumber, Complaint> complaints_;     // that the head was told
 
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by number
   uint64_t next_peer_ = 1;

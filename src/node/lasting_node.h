@@ -22,6 +22,7 @@ struct LastingNodeOptions {
   std::string token;
   TlsSettings tls;             // none: links are plain
   std::string program_folder;  // where copies of drivers' programs are kept (ProgramCache); empty: nowhere
+  bool returns = false;        // it was a node before and comes back, for which it waits as long as the head wants
   int parent = -1;             // pidfd of a process that the node ends with; -1: none
 
   // Of a head: where the control state lies. Empty: nowhere, it ends with this process.

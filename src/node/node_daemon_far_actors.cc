@@ -299,11 +299,23 @@ void NodeDaemon::ForgetActorWish(ObjectId actor) {
   cluster_->SendToHead(withdrawn);
 }
 
-// What was on its way to a node that is gone is not coming, and the head may have counted it as arrived.
+// What was on its way to a node that is gone is not coming, and the head may have counted it as arrived: a worker that
+// was still being started there, or a grant that did not get through. What comes from other nodes for the former wishes
+// may be too much; it is returned.
 void NodeDaemon::WishAnew() {
   std::vector<ObjectId> wished;
   for (const auto& [actor, wish] : actor_wishes_) wished.push_back(actor);
   for (ObjectId actor : wished) ForgetActorWish(actor);
+  std::vector<WishSent> withdrawn;
+  std::erase_if(sent_wishes_, [&](const auto& entry) {
+    if (entry.second.on_the_way == 0) return false;
+    wish_keys_.erase(entry.second.number);
+    if (entry.second.sent) {
+      withdrawn.push_back({.wish = entry.second.number, .process = entry.first.first, .withdrawn = 1});
+    }
+    return true;
+  });
+  for (const WishSent& wish : withdrawn) cluster_->SendToHead(wish);
 }
 
 bool NodeDaemon::ActorWishRefused(const WishRefused& message) {

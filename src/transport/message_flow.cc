@@ -22,8 +22,23 @@ void MessageFlow::Pass(std::vector<FlowAction>& out) const {
 void MessageFlow::Handle(MessageWritten event, std::vector<FlowAction>& out) {
   kept_bytes_ += event.bytes.size();
   kept_.push_back(std::move(event.bytes));
+  Need(event.now_ns);
   if (out_link_ != 0) return Pass(out);
   Handle(FlowTicked{event.now_ns}, out);
+}
+
+void MessageFlow::Handle(const FlowNeeded& event, std::vector<FlowAction>& out) {
+  Need(event.now_ns);
+  if (out_link_ == 0) Handle(FlowTicked{event.now_ns}, out);
+}
+
+void MessageFlow::Need(int64_t now_ns) {
+  needed_ = true;
+  if (!connected()) Alone(now_ns);
+}
+
+void MessageFlow::Alone(int64_t now_ns) {
+  if (needed_ && config_.connects) alone_since_ns_ = std::min(alone_since_ns_, now_ns);
 }
 
 void MessageFlow::Handle(const MessagePassed&, std::vector<FlowAction>&) {
@@ -55,6 +70,11 @@ void MessageFlow::Handle(const TakenHeard& event, std::vector<FlowAction>& out) 
   begun_ = true;
   passed_ = forgotten_;
   pause_ns_ = 0;
+  alone_since_ns_ = INT64_MAX;
+  if (complained_ && !faults.never_take_back) {
+    complained_ = false;
+    out.emplace_back(TakeBackComplaint{});
+  }
   Pass(out);
 }
 
@@ -74,6 +94,7 @@ void MessageFlow::Handle(const FlowLinkOpened& event, std::vector<FlowAction>& o
   if (event.sends) {
     out_link_ = event.link;
     begun_ = full_ = connecting_ = false;
+    Alone(event.now_ns);
   }
   if (event.takes) {
     in_link_ = event.link;
@@ -92,6 +113,7 @@ void MessageFlow::Handle(const FlowLinkClosed& event, std::vector<FlowAction>&) 
   if (event.link != out_link_) return;
   out_link_ = 0;
   begun_ = full_ = false;
+  Alone(event.now_ns);
   Pause(event.now_ns);
 }
 
@@ -138,15 +160,21 @@ void MessageFlow::Say(uint64_t link, Incoming& incoming, std::vector<FlowAction>
 
 void MessageFlow::Handle(const FlowTicked& event, std::vector<FlowAction>& out) {
   if (say_at_ns_ <= event.now_ns) Say(in_link_, incoming_.at(in_link_), out);
-  if (!config_.connects || out_link_ != 0 || connecting_ || kept_.empty() || connect_at_ns_ > event.now_ns) return;
+  if (!complained_ && !faults.never_complain && alone_since_ns_ <= event.now_ns - config_.complain_after_ns) {
+    complained_ = true;
+    out.emplace_back(ComplainOfOther{alone_since_ns_});
+  }
+  if (!config_.connects || out_link_ != 0 || connecting_ || !needed_ || connect_at_ns_ > event.now_ns) return;
   if (faults.give_up_connecting && pause_ns_ > 4 * config_.first_pause_ns) return;
   connecting_ = true;
   out.emplace_back(ConnectFlow{});
 }
 
 int64_t MessageFlow::next_wakeup_ns() const {
-  const bool connect = config_.connects && out_link_ == 0 && !connecting_ && !kept_.empty();
-  return connect ? std::min(say_at_ns_, connect_at_ns_) : say_at_ns_;
+  int64_t next = say_at_ns_;
+  if (config_.connects && out_link_ == 0 && !connecting_ && needed_) next = std::min(next, connect_at_ns_);
+  if (!complained_ && alone_since_ns_ != INT64_MAX) next = std::min(next, alone_since_ns_ + config_.complain_after_ns);
+  return next;
 }
 
 void MessageFlow::CheckInvariants() const {
@@ -154,6 +182,9 @@ void MessageFlow::CheckInvariants() const {
   for (const std::string& message : kept_) bytes += message.size();
   WEFT_CHECK(bytes == kept_bytes_, "the bytes that are kept are counted");
   WEFT_CHECK(passed_ >= forgotten_ && passed_ - forgotten_ <= kept_.size(), "what was taken was passed, and written");
+  WEFT_CHECK((alone_since_ns_ == INT64_MAX) == (!config_.connects || !needed_ || connected()),
+             "it is known since when one that is needed is not connected");
+  WEFT_CHECK(!complained_ || alone_since_ns_ != INT64_MAX, "one that is connected does not complain");
   WEFT_CHECK(in_link_ == 0 || incoming_.contains(in_link_), "the newest link is one of those that are open");
   for (const auto& [link, incoming] : incoming_) {
     WEFT_CHECK(incoming.arrived <= taken_ && incoming.said <= incoming.arrived, "what arrived is taken, here or there");

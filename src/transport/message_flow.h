@@ -17,6 +17,10 @@
 // it and the other did not, an actor could live twice. What the daemon says by itself, which nobody can be made to wait
 // for, is still taken in.
 //
+// A flow that is needed (something was written, or the caller says so) is connected again whenever its link has ended,
+// also if nothing is kept: whoever waits for the other's answer must hear that it cannot come. If that does not succeed
+// for a while, it is to be told the head (ComplainOfOther), which decides who of the two must go.
+//
 // Does not know what the messages are, and carries no chunks of objects: those are asked for again (ObjectExchange).
 #pragma once
 
@@ -32,6 +36,9 @@ namespace weft::core {
 // ---- events -----------------------------------------------------------------------------------------------------
 struct MessageWritten {  // for the other
   std::string bytes;
+  int64_t now_ns = 0;
+};
+struct FlowNeeded {  // something else than messages depends on the other
   int64_t now_ns = 0;
 };
 struct FlowLinkOpened {
@@ -83,7 +90,12 @@ struct BreakFlowLink {  // the other says what cannot be
   uint64_t link = 0;
   std::string why;
 };
-using FlowAction = std::variant<PassMessages, TakeMessage, SayTaken, ConnectFlow, BreakFlowLink>;
+struct ComplainOfOther {  // it is needed, and since then it could not be reached
+  int64_t since_ns = 0;
+};
+struct TakeBackComplaint {};
+using FlowAction =
+    std::variant<PassMessages, TakeMessage, SayTaken, ConnectFlow, BreakFlowLink, ComplainOfOther, TakeBackComplaint>;
 
 class MessageFlow {
  public:
@@ -94,9 +106,12 @@ class MessageFlow {
     uint64_t told_messages = 64;
     uint64_t told_bytes = 1 << 20;
     int64_t told_ns = 20'000'000;
-    // Pauses between attempts to connect, doubled each time, while something is kept.
+    // Pauses between attempts to connect, doubled each time.
     int64_t first_pause_ns = 10'000'000;
     int64_t last_pause_ns = 1'000'000'000;
+    // Without a link over which the other has spoken, until it is complained of. Enough for several attempts over a
+    // link that loses packets; together with the silence that ends a link (5 s) less than the 10 s of a silent node.
+    int64_t complain_after_ns = 3'500'000'000;
   };
   // Planted bugs, to show that the test finds them. All off outside tests.
   struct Faults {
@@ -105,12 +120,15 @@ class MessageFlow {
     bool say_all_taken = false;  // also what came over other links
     bool believe_old_links = false;
     bool give_up_connecting = false;
+    bool never_complain = false;
+    bool never_take_back = false;  // a complaint
   };
 
   MessageFlow() = default;
   explicit MessageFlow(Config config) : config_(config) {}
 
   void Handle(MessageWritten event, std::vector<FlowAction>& out);
+  void Handle(const FlowNeeded& event, std::vector<FlowAction>& out);
   void Handle(const FlowLinkOpened& event, std::vector<FlowAction>& out);
   void Handle(const FlowLinkClosed& event, std::vector<FlowAction>& out);
   void Handle(const ConnectingFailed& event, std::vector<FlowAction>& out);
@@ -126,6 +144,8 @@ class MessageFlow {
   uint64_t link() const { return out_link_; }  // that is sent over; 0: none
   uint64_t kept_bytes() const { return kept_bytes_; }
   size_t kept_messages() const { return kept_.size(); }
+  bool connected() const { return out_link_ != 0 && begun_; }
+  bool complains() const { return complained_; }
   bool crowded() const { return kept_bytes_ > config_.limit_bytes; }
   int64_t next_wakeup_ns() const;
 
@@ -141,6 +161,8 @@ class MessageFlow {
   };
   void Say(uint64_t link, Incoming& incoming, std::vector<FlowAction>& out);
   void Forget(uint64_t through);
+  void Need(int64_t now_ns);
+  void Alone(int64_t now_ns);
   void Pause(int64_t now_ns);
   void Pass(std::vector<FlowAction>& out) const;
 
@@ -155,6 +177,9 @@ class MessageFlow {
   bool begun_ = false;  // the other has said what it has taken
   bool full_ = false;
   bool connecting_ = false;
+  bool needed_ = false;
+  bool complained_ = false;
+  int64_t alone_since_ns_ = INT64_MAX;  // needed and not connected; INT64_MAX: it is
   int64_t connect_at_ns_ = INT64_MIN;
   int64_t pause_ns_ = 0;
   // Taking.

@@ -30,6 +30,10 @@ std::string Describe(const FlowAction& action) {
     }
     std::string operator()(const ConnectFlow&) { return "connect"; }
     std::string operator()(const BreakFlowLink& a) { return "break " + std::to_string(a.link) + ": " + a.why; }
+    std::string operator()(const ComplainOfOther& a) {
+      return "complain since " + std::to_string(a.since_ns / kMs) + " ms";
+    }
+    std::string operator()(const TakeBackComplaint&) { return "take back"; }
   };
   return std::visit(Visitor{}, action);
 }
@@ -146,8 +150,8 @@ TEST(MessageFlowTest, WhoeverWritesTooMuchIsToldToWait) {
   EXPECT_FALSE(flow.flow.crowded());
 }
 
-TEST(MessageFlowTest, PausesBetweenAttemptsGrowAndOnlyWhileThereIsSomethingToSend) {
-  ByHand flow;
+TEST(MessageFlowTest, PausesBetweenAttemptsGrow) {
+  ByHand flow({.complain_after_ns = 3600 * 1000 * kMs});
   EXPECT_EQ(flow.flow.next_wakeup_ns(), INT64_MAX);
   EXPECT_EQ(flow(MessageWritten{"a", 0}), "connect");
   int64_t now = 0;
@@ -164,9 +168,44 @@ TEST(MessageFlowTest, PausesBetweenAttemptsGrowAndOnlyWhileThereIsSomethingToSen
   flow.PassAll();
   flow(TakenHeard{1, 1});
   flow(FlowLinkClosed{1, now});
-  EXPECT_EQ(flow.flow.next_wakeup_ns(), INT64_MAX) << "nothing is left to send";
+  EXPECT_EQ(flow.flow.next_wakeup_ns(), now + 10 * kMs) << "nothing is left to send, but an answer may be awaited";
   EXPECT_EQ(flow(MessageWritten{"b", now + kMs}), "") << "not at once after the link broke";
   EXPECT_EQ(flow.flow.next_wakeup_ns(), now + 10 * kMs);
+}
+
+TEST(MessageFlowTest, OneThatIsNeededAndNotReachedIsComplainedOfUntilItIs) {
+  ByHand flow;
+  EXPECT_EQ(flow(FlowNeeded{0}), "connect");
+  EXPECT_EQ(flow(FlowNeeded{kMs}), "");
+  flow(ConnectingFailed{3000 * kMs});
+  EXPECT_EQ(flow(FlowTicked{3010 * kMs}), "connect");
+  EXPECT_EQ(flow.flow.next_wakeup_ns(), 3500 * kMs);
+  EXPECT_EQ(flow(FlowTicked{3499 * kMs}), "");
+  EXPECT_EQ(flow(FlowTicked{3500 * kMs}), "complain since 0 ms");
+  EXPECT_EQ(flow(FlowTicked{9000 * kMs}), "") << "said once";
+  flow(FlowLinkOpened{.link = 1, .sends = true, .now_ns = 9000 * kMs});
+  EXPECT_EQ(flow(TakenHeard{1, 0}), "take back") << "and not before it has spoken";
+  EXPECT_EQ(flow.flow.next_wakeup_ns(), INT64_MAX);
+  flow(FlowLinkClosed{1, 20'000 * kMs});
+  EXPECT_EQ(flow(FlowTicked{20'010 * kMs}), "connect");
+  flow(FlowLinkOpened{.link = 2, .sends = true, .now_ns = 21'000 * kMs});
+  EXPECT_EQ(flow(FlowTicked{23'500 * kMs}), "complain since 20000 ms") << "it has not spoken";
+  flow(FlowLinkClosed{2, 24'000 * kMs});
+  flow(FlowTicked{24'020 * kMs});
+  flow(FlowLinkOpened{.link = 3, .sends = true, .now_ns = 24'100 * kMs});
+  EXPECT_EQ(flow(TakenHeard{3, 0}), "take back");
+}
+
+TEST(MessageFlowTest, NobodyComplainsOfWhomHeDoesNotNeed) {
+  ByHand taker;
+  taker(FlowLinkOpened{.link = 1, .takes = true});
+  taker(MessageArrived{1, 1, 0});
+  taker(FlowTicked{20 * kMs});
+  taker(FlowLinkClosed{1, kMs});
+  EXPECT_EQ(taker.flow.next_wakeup_ns(), INT64_MAX) << "who sends will complain";
+  ByHand of_head({.connects = false});
+  EXPECT_EQ(of_head(MessageWritten{"a", 0}), "");
+  EXPECT_EQ(of_head.flow.next_wakeup_ns(), INT64_MAX) << "its lease is there for that";
 }
 
 TEST(MessageFlowTest, WhatCannotBeEndsTheLink) {
@@ -189,12 +228,14 @@ TEST(MessageFlowTest, WhatCannotBeEndsTheLink) {
 // both and the other drops the older link for the newer one, as the head does.
 class Pair {
  public:
+  static constexpr int64_t kComplainNs = 40 * kMs;
   Pair(uint64_t seed, bool shared, MessageFlow::Faults faults) : random_(seed), shared_(shared) {
     for (int side : {0, 1}) {
       MessageFlow::Config config;
       config.connects = !shared;
       config.told_messages = 1 + random_.Below(6);
       config.limit_bytes = 200;
+      config.complain_after_ns = kComplainNs;
       sides_[side].flow.emplace(config);
       sides_[side].flow->faults = faults;
     }
@@ -206,8 +247,13 @@ class Pair {
     // In peace everything must arrive, and be known to have arrived.
     for (int step = 0; step < 6000 && wrong_.empty() && !Done(); ++step) Step(false);
     if (wrong_.empty() && !Done()) wrong_ = "not everything arrived";
+    for (const Side& side : sides_) {
+      if (wrong_.empty() && side.complains && side.flow->connected()) wrong_ = "a complaint was not taken back";
+    }
     return wrong_;
   }
+
+  static inline uint64_t complaints = 0;
 
  private:
   struct Said {
@@ -225,6 +271,8 @@ class Pair {
     uint64_t written = 0;
     uint64_t taken = 0;
     uint64_t attempt = 0;  // to connect; 0: none
+    bool complains = false;
+    int64_t connected_ns = 0;  // last, or when it was not needed
   };
 
   bool Done() const {
@@ -235,9 +283,13 @@ class Pair {
   template <class Event>
   bool Feed(int side, const Event& event) {
     std::vector<FlowAction> actions;
+    auto look = [&, &one = sides_[side]] {
+      if (one.written == 0 || one.flow->connected()) one.connected_ns = now_;
+    };
+    look();
     sides_[side].flow->Handle(event, actions);
     const bool faulty = sides_[side].flow->faults.believe_old_links || sides_[side].flow->faults.say_all_taken ||
-                        sides_[side].flow->faults.forget_what_was_passed;
+                        sides_[side].flow->faults.forget_what_was_passed || sides_[side].flow->faults.never_take_back;
     if (!faulty) sides_[side].flow->CheckInvariants();
     bool take = false;
     for (const FlowAction& action : actions) {
@@ -246,10 +298,17 @@ class Pair {
         Put(1 - side, say->link, {false, std::to_string(say->through)});
       if (const auto* pass = std::get_if<PassMessages>(&action)) PassOn(side, pass->link);
       if (std::holds_alternative<ConnectFlow>(action)) sides_[side].attempt = 1;
+      if (std::holds_alternative<ComplainOfOther>(action)) {
+        if (std::exchange(sides_[side].complains, true)) wrong_ = "it complains twice";
+        if (now_ - sides_[side].connected_ns < kComplainNs) wrong_ = "it complains too early";
+        ++complaints;
+      }
+      if (std::holds_alternative<TakeBackComplaint>(action)) sides_[side].complains = false;
       if (const auto* ended = std::get_if<BreakFlowLink>(&action)) {
         wrong_ = "side " + std::to_string(side) + " says of the other: " + ended->why;
       }
     }
+    look();
     return take;
   }
 
@@ -310,7 +369,11 @@ class Pair {
         break;
       }
       case 1:
-        for (int one : {0, 1}) Feed(one, FlowTicked{now_});
+        for (int one : {0, 1}) {
+          Feed(one, FlowTicked{now_});
+          const bool alone = !shared_ && now_ - sides_[one].connected_ns > kComplainNs;
+          if (wrong_.empty() && alone && !sides_[one].complains) wrong_ = "it does not complain";
+        }
         if (!shared_ && sides_[side].attempt != 0) {
           sides_[side].attempt = 0;
           if (breaks && random_.Below(3) == 0) {
@@ -343,6 +406,7 @@ class Pair {
       case 6:
       case 7:
         for (uint64_t count = 1 + random_.Below(4); count > 0 && !sides_[side].flow->crowded(); --count) {
+          if (sides_[side].written == 0) sides_[side].connected_ns = now_;
           Feed(side, MessageWritten{std::to_string(++sides_[side].written), now_});
         }
         break;
@@ -379,7 +443,9 @@ std::string RunSeeds(bool shared, MessageFlow::Faults faults, uint64_t count) {
 }
 
 TEST(MessageFlowTest, NothingIsLostDoubledOrOvertakenOverLinksThatBreak) {
+  Pair::complaints = 0;
   EXPECT_EQ(RunSeeds(false, {}, 400), "");
+  EXPECT_GT(Pair::complaints, 400u);
   EXPECT_EQ(RunSeeds(true, {}, 400), "");
 }
 
@@ -395,6 +461,8 @@ TEST(MessageFlowTest, PlantedBugsAreFound) {
   EXPECT_NE(found([](auto& faults) { faults.say_all_taken = true; }), "");
   EXPECT_NE(found([](auto& faults) { faults.believe_old_links = true; }), "");
   EXPECT_NE(found([](auto& faults) { faults.give_up_connecting = true; }), "");
+  EXPECT_NE(found([](auto& faults) { faults.never_complain = true; }), "");
+  EXPECT_NE(found([](auto& faults) { faults.never_take_back = true; }), "");
 }
 
 }  // namespace

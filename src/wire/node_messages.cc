@@ -195,6 +195,18 @@ void Fields(V& v, ChannelBroken& m) {
   v(m.worker, m.other);
 }
 template <class V>
+void Fields(V& v, JoinLater& m) {
+  v(m.wait_ns, m.why);
+}
+template <class V>
+void Fields(V& v, NodeUnreachable& m) {
+  v(m.node, m.for_ns, m.why);
+}
+template <class V>
+void Fields(V& v, NodeReachable& m) {
+  v(m.node);
+}
+template <class V>
 void Fields(V& v, FlowTaken& m) {
   v(m.through);
 }
@@ -225,7 +237,7 @@ bool IsInFlow(const NodeMessage& message) {
                !std::is_same_v<M, NodeAccepted> && !std::is_same_v<M, NodeRefused> && !std::is_same_v<M, NodeBeat> &&
                !std::is_same_v<M, BeatConfirmed> && !std::is_same_v<M, NodeAppeared> &&
                !std::is_same_v<M, NodeVanished> && !std::is_same_v<M, NodesListed> &&
-               !std::is_same_v<M, NodeFarewell> && !std::is_same_v<M, FlowTaken>;
+               !std::is_same_v<M, NodeFarewell> && !std::is_same_v<M, JoinLater> && !std::is_same_v<M, FlowTaken>;
       },
       message);
 }

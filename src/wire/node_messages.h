@@ -87,6 +87,10 @@ struct NodesListed {  // from the head, to one that was accepted: whoever is not
   std::vector<NodeNumber> nodes;
 };
 struct NodeFarewell {};
+struct JoinLater {  // from the head, to one that wants to join: not yet
+  int64_t wait_ns = 0;
+  std::string why;
+};
 
 // ---- scheduling
 struct NodeLoad {  // to the head, when it has changed (NodeReported)
@@ -305,6 +309,16 @@ struct ChannelBroken {  // to the worker's node
   ProcessId other;  // who submits to it
 };
 
+// ---- to the head: a node that lives, and that the sender cannot reach (Membership)
+struct NodeUnreachable {
+  NodeNumber node;
+  int64_t for_ns = 0;
+  std::string why;
+};
+struct NodeReachable {  // again
+  NodeNumber node;
+};
+
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
                  NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
@@ -312,7 +326,8 @@ using NodeMessage =
                  CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
                  ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
                  NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold, FlowTaken,
-                 ChunksCut, ProgramPieceWanted, ProgramPiece, ProgramDenied, ChannelBroken>;
+                 ChunksCut, ProgramPieceWanted, ProgramPiece, ProgramDenied, ChannelBroken, JoinLater, NodeUnreachable,
+                 NodeReachable>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);

@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
+import signal
 import subprocess
+import sys
+import sysconfig
+import textwrap
 from typing import Optional
 
 _PREFIX = "10.231.57"
+_NOBODY = "02:00:00:00:00:99"  # no machine's hardware address
+WEFT = os.path.join(sysconfig.get_path("scripts"), "weft")
 
 
 def _run(*command: str) -> None:
@@ -83,6 +90,19 @@ class Machine:
         """Pull the cable out of the switch, or put it back."""
         _run(*self._switch.inside("ip", "link", "set", self._port, "up" if plugged else "down"))
 
+    def lose(self, other: Machine, lost: bool) -> None:
+        """What this machine sends to that one arrives nowhere; the other direction is as it was."""
+        how = ("replace", other.address, "lladdr", _NOBODY, "nud", "permanent") if lost else ("del", other.address)
+        _run(*self._namespace.inside("ip", "neighbour", *how, "dev", "cable"))
+
+    def drop(self, share: float) -> None:
+        """Of the packets that leave this machine, this share is lost, at random."""
+        # Classic BPF: load a random number; if it is above the limit, TC_ACT_SHOT, else go on.
+        limit = int((1 - share) * (2**32 - 1))
+        code = f"4,32 0 0 4294963256,37 0 1 {limit},6 0 0 2,6 0 0 4294967295"
+        _run(*self._namespace.inside("tc", "qdisc", "add", "dev", "cable", "clsact"))
+        _run(*self._namespace.inside(*"tc filter add dev cable egress bpf da bytecode".split(), code))
+
     def close(self) -> None:
         self._namespace.close()
 
@@ -114,16 +134,71 @@ class Network:
         self.close()
 
 
+class Nodes:
+    """A node on each machine, the head on the first."""
+
+    def __init__(self, network, home) -> None:
+        self.machines = network.machines
+        self.environment = {**os.environ, "HOME": str(home), "XDG_RUNTIME_DIR": str(home), "PYTHONUNBUFFERED": "1"}
+        self.pids: list = []
+        self.address = ""
+        for number, machine in enumerate(self.machines, 1):
+            self.add(machine, f"machine-{number}", f"--resource=machine-{number}=10")
+
+    def add(self, machine, name: str, *options: str) -> None:
+        where = [f"--address={self.address}"] if self.address else ["--head"]
+        said = self.weft(
+            machine, "start", *where, f"--host={machine.address}", "--num-cpus=1", "--json", f"--name={name}", *options
+        )
+        self.pids.append(int(re.search(r'"pid": (\d+)', said)[1]))
+        self.address = re.search(r'"address": "([^"]*)"', said)[1]
+
+    def weft(self, machine, *arguments) -> str:
+        done = subprocess.run(
+            machine.command(WEFT, *arguments), env=self.environment, capture_output=True, text=True, timeout=40
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def program(self, text: str, machine: int = 1) -> subprocess.Popen:
+        """Runs on this machine; the first is the head's."""
+        source = f"import os, sys, time, weft\nweft.init(address='auto')\n{textwrap.dedent(text)}"
+        return subprocess.Popen(
+            self.machines[machine - 1].command(sys.executable, "-c", source),
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def states(self) -> dict:
+        """As the head sees them: name -> state of its latest life."""
+        listed = self.weft(self.machines[0], "list", "nodes", f"--session={self.pids[0]}")
+        rows = [line.split() for line in listed.splitlines()[1:]]
+        return {row[0]: row[1] for row in rows}
+
+    def end(self) -> None:
+        for pid in self.pids:
+            try:
+                os.kill(pid, signal.SIGCONT)
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
 @functools.cache
-def why_not(shaped: bool = False) -> str:
+def why_not(shaped: bool = False, lossy: bool = False) -> str:
     """What is missing for a Network; "" if nothing is."""
     if os.geteuid() != 0:
         return "making network namespaces needs root"
-    for program in ("unshare", "nsenter", "ip", *(("tc",) if shaped else ())):
+    for program in ("unshare", "nsenter", "ip", *(("tc",) if shaped or lossy else ())):
         if shutil.which(program) is None:
             return f"there is no program {program}"
     try:
-        Network(1, "1gbit" if shaped else None).close()
+        with Network(1, "1gbit" if shaped else None) as network:
+            if lossy:
+                network.machines[0].drop(0.01)
     except OSError as error:
         return str(error)
     return ""

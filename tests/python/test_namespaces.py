@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import subprocess
-import sys
-import sysconfig
-import textwrap
 import time
 
 import namespaces
@@ -17,7 +12,6 @@ from helpers import wait_until
 
 SECONDS = 40
 NOTICED = 10.0  # seconds, until a node that is silent is known to be gone
-WEFT = os.path.join(sysconfig.get_path("scripts"), "weft")
 
 pytestmark = [
     pytest.mark.timeout(180),
@@ -25,63 +19,10 @@ pytestmark = [
 ]
 
 
-class Nodes:
-    """A node on each machine, the head on the first."""
-
-    def __init__(self, network, home) -> None:
-        self.machines = network.machines
-        self.environment = {**os.environ, "HOME": str(home), "XDG_RUNTIME_DIR": str(home), "PYTHONUNBUFFERED": "1"}
-        self.pids: list = []
-        self.address = ""
-        for number, machine in enumerate(self.machines, 1):
-            self.add(machine, f"machine-{number}", f"--resource=machine-{number}=10")
-
-    def add(self, machine, name: str, *options: str) -> None:
-        where = [f"--address={self.address}"] if self.address else ["--head"]
-        said = self.weft(
-            machine, "start", *where, f"--host={machine.address}", "--num-cpus=1", "--json", f"--name={name}", *options
-        )
-        self.pids.append(int(re.search(r'"pid": (\d+)', said)[1]))
-        self.address = re.search(r'"address": "([^"]*)"', said)[1]
-
-    def weft(self, machine, *arguments) -> str:
-        done = subprocess.run(
-            machine.command(WEFT, *arguments), env=self.environment, capture_output=True, text=True, timeout=SECONDS
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def program(self, text: str) -> subprocess.Popen:
-        """Runs on the head's machine."""
-        source = f"import os, sys, time, weft\nweft.init(address='auto')\n{textwrap.dedent(text)}"
-        return subprocess.Popen(
-            self.machines[0].command(sys.executable, "-c", source),
-            env=self.environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-
-    def states(self) -> dict:
-        """As the head sees them: name -> state of its latest life."""
-        listed = self.weft(self.machines[0], "list", "nodes", f"--session={self.pids[0]}")
-        rows = [line.split() for line in listed.splitlines()[1:]]
-        return {row[0]: row[1] for row in rows}
-
-    def end(self) -> None:
-        for pid in self.pids:
-            try:
-                os.kill(pid, signal.SIGCONT)
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-
-
 @pytest.fixture
 def nodes(tmp_path):
     with namespaces.Network(3) as network:
-        made = Nodes(network, tmp_path)
+        made = namespaces.Nodes(network, tmp_path)
         yield made
         made.end()
 
