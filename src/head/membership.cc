@@ -110,8 +110,7 @@ void Membership::Handle(const JoinAsked& event, std::vector<MembershipAction>& o
     return;
   }
   if (!IsValidName(node.name)) {
-    refuse(RefuseNode::Kind::kInvalid,
-           "a node's name has 1 to 255 characters without spaces: weft start --node-name=...");
+    refuse(RefuseNode::Kind::kInvalid, "a node's name has 1 to 255 characters without spaces: weft start --name=...");
     return;
   }
   if (auto holder = by_name_.find(node.name); holder != by_name_.end()) {
@@ -119,7 +118,7 @@ void Membership::Handle(const JoinAsked& event, std::vector<MembershipAction>& o
     std::string who = "the name " + node.name + " belongs to node " + std::to_string(holder->second.value) + " at " +
                       member.description.address;
     if (member.state == State::kAlive) {
-      refuse(RefuseNode::Kind::kNameTaken, who + "; stop that one, or choose another: weft start --node-name=...");
+      refuse(RefuseNode::Kind::kNameTaken, who + "; stop that one, or choose another: weft start --name=...");
     } else {
       refuse(RefuseNode::Kind::kTryAgain, who + ", whose link is lost; it is free in " +
                                               Seconds(std::max<int64_t>(member.deadline_ns - now_ns_, 0)) +

@@ -138,7 +138,7 @@ TEST(Membership, NamesBelongToOneNodeAndNumbersToOneForEver) {
   head.Join(11, Description(1, "big"), 0);
   EXPECT_EQ(head.Join(12, Description(2, "big"), 0),
             "refuse 12: the name big belongs to node 1 at 10.0.0.1:7000; stop that one, or choose another: weft start "
-            "--node-name=...");
+            "--name=...");
   head.Close(11, true, 0);
   EXPECT_EQ(
       head.Join(13, Description(2, "big"), 100),
@@ -149,7 +149,7 @@ TEST(Membership, NamesBelongToOneNodeAndNumbersToOneForEver) {
   EXPECT_EQ(head.Join(15, Description(1, "big"), 700, 1),
             "refuse 15: node 1, big, was declared dead; what it ran may run elsewhere by now");
   EXPECT_EQ(head.Join(16, Description(3, "a b"), 700),
-            "refuse 16: a node's name has 1 to 255 characters without spaces: weft start --node-name=...");
+            "refuse 16: a node's name has 1 to 255 characters without spaces: weft start --name=...");
   EXPECT_EQ(head(FarewellCame{14, 800 * kMs}), "dead 2: it was stopped; close 14");
   EXPECT_EQ(head.Join(17, Description(4, "big"), 800), "accept 3 on 17 epoch 1");
 }

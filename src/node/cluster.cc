@@ -195,7 +195,7 @@ Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingN
     cluster->settings_.tls = std::move(*tls);
   }
   if (options.head) {
-    cluster->head_address_ = options.host + ":" + std::to_string(options.port);
+    cluster->head_address_ = HostPortText(options.host, options.port);
     auto ledger = HeadLedger::Create(loop, options, *cluster);
     if (!ledger) return ledger.error();
     cluster->ledger_ = std::move(*ledger);
@@ -244,7 +244,7 @@ Status Cluster::Listen() {
   auto listener = LinkListener::Listen(loop_, options_.host, options_.port, settings_, "", *this);
   if (!listener) return listener.error();
   listener_ = std::move(*listener);
-  own_address_ = options_.host + ":" + std::to_string(listener_->port());
+  own_address_ = HostPortText(options_.host, listener_->port());
   return {};
 }
 
