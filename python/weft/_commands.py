@@ -28,6 +28,7 @@ _COLUMNS = {
     "nodes": ("node_name", "state", "address", "resources_total", "resources_available", "labels", "death_cause"),
     "workers": ("worker_id", "pid", "type", "state", "actor_class", "running", "tasks_run", "death_cause"),
 }
+_NOTHING = "no session of yours and no node runs on this machine; weft.init() starts a session, weft start a node"
 
 
 class _Mistake(Exception):
@@ -100,7 +101,7 @@ def _choose_session(options: dict):
     wanted = options.get("--session")
     if not wanted:
         if not found:
-            raise _Failure("no session of yours runs on this machine; weft.init() starts one")
+            raise _Failure(_NOTHING)
         if len(found) > 1:
             others = ", ".join(str(session.pid) for session in found[:-1])
             print(
@@ -260,12 +261,12 @@ def _status(arguments: list) -> int:
         _print_json(list(found.values()))
         return 0 if found else 1
     if not found:
-        raise _Failure("no session of yours runs on this machine; weft.init() starts one")
+        raise _Failure(_NOTHING)
     clusters: dict = {}
     for node in found.values():
         clusters.setdefault(node["node_id"][:16], []).append(node)
     for nodes in clusters.values():
-        nodes.sort(key=lambda node: node["node_id"])
+        nodes.sort(key=lambda node: (not node["is_head_node"], node["node_id"]))
         if not nodes[0]["address"]:
             _print_session(nodes[0])
         else:
@@ -288,7 +289,8 @@ def _print_use(total: dict, available: dict) -> None:
 def _print_cluster(nodes: list) -> None:
     living = [node for node in nodes if node["state"] == "ALIVE"]
     heads = [node["address"] for node in living if node["is_head_node"]]
-    print(f"cluster {heads[0] if heads else '(its head has gone)'}, {len(living)} nodes")
+    count = f"{len(living)} node" + ("" if len(living) == 1 else "s")
+    print(f"cluster {heads[0] if heads else '(its head has gone)'}, {count}")
     total: dict = {}
     available: dict = {}
     for node in living:

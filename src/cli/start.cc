@@ -46,7 +46,8 @@ constexpr const char* kStartHelp =
     "\n"
     "options:\n"
     "  --port=N            where the head listens (default 6380; 0: any free port)\n"
-    "  --host=ADDRESS      on which address this node listens (default 127.0.0.1: only this machine can reach it)\n"
+    "  --host=ADDRESS      where this node listens: the address that other machines reach this one by (default\n"
+    "                      127.0.0.1: only this machine can reach it)\n"
     "  --num-cpus=N        CPUs that tasks may use (default: those this process may use)\n"
     "  --num-gpus=N        GPUs (default 0)\n"
     "  --resource=NAME=N   a resource of your own; may be given several times\n"
@@ -226,8 +227,15 @@ std::string Json(const std::string& text) {
   return quoted + "\"";
 }
 
-// The daemon does not stay in our folder.
+std::string HomeFolder() {
+  if (const char* home = std::getenv("HOME"); home && *home) return home;
+  const passwd* entry = ::getpwuid(::geteuid());
+  return entry && entry->pw_dir ? entry->pw_dir : "/";
+}
+
+// The daemon does not stay in our folder. No shell replaces a tilde behind "--option=".
 std::string Absolute(const std::string& path) {
+  if (path.starts_with("~/")) return HomeFolder() + path.substr(1);
   char folder[PATH_MAX];
   if (path.empty() || path[0] == '/' || ::getcwd(folder, sizeof folder) == nullptr) return path;
   return std::string(folder) + "/" + path;
@@ -240,12 +248,6 @@ TlsSettings Tls(const Arguments& arguments) {
     throw Mistake{"TLS needs all three: --tls-cert, --tls-key and --tls-ca"};
   }
   return tls;
-}
-
-std::string HomeFolder() {
-  if (const char* home = std::getenv("HOME"); home && *home) return home;
-  const passwd* entry = ::getpwuid(::geteuid());
-  return entry && entry->pw_dir ? entry->pw_dir : "/";
 }
 
 // Where a node's log goes: a directory of ours that nobody else can look into.
@@ -320,7 +322,7 @@ void ReadStateOptions(const Arguments& arguments, LastingNodeOptions& options) {
     if (!options.head && arguments.Has(name)) throw Mistake{std::string(name) + " is for --head"};
   }
   if (!options.head) return;
-  options.state_folder = arguments.Get("--state");
+  options.state_folder = Absolute(arguments.Get("--state"));
   options.redis = arguments.All("--redis");
   options.redis_cluster = arguments.Get("--redis-cluster", "weft");
   options.allow_open_redis = arguments.Has("--allow-open-redis");
@@ -344,7 +346,7 @@ void ReadStateOptions(const Arguments& arguments, LastingNodeOptions& options) {
   }
   if (arguments.Has("--redis-password-file")) {
     if (options.redis.empty()) throw Mistake{"--redis-password-file needs --redis=URL"};
-    auto password = ReadSecretFile(arguments.Get("--redis-password-file"), "password", 1);
+    auto password = ReadSecretFile(Absolute(arguments.Get("--redis-password-file")), "password", 1);
     if (!password) throw Mistake{password.error().message};
     options.redis_password = *password;
   }
@@ -361,6 +363,26 @@ void HidePasswords(int count, char** arguments) {
   }
 }
 
+// Where the node listens, and what it tells the others of that.
+std::string Host(const Arguments& arguments, const std::vector<std::string>& heads) {
+  std::string host = arguments.Get("--host", "127.0.0.1");
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  if (host.empty() || host == "0.0.0.0" || host == "::" || host == "*") {
+    throw Mistake{"--host is the address that others reach this node by, such as 10.0.0.2; '" + host + "' is none"};
+  }
+  if (arguments.Has("--host")) return host;
+  // Who joins another machine's cluster must be reached by its machines; that it is, is never taken for granted.
+  for (const std::string& head : heads) {
+    auto parsed = ParseHostPort(head);
+    auto addresses = parsed ? ResolveTcp(parsed->first, parsed->second) : parsed.error();
+    if (!addresses || addresses->front().is_loopback()) continue;
+    auto own = LocalHostTowards(addresses->front());
+    throw Mistake{"the other nodes must reach this one, too: say --host=" + (own ? *own : "ADDRESS") +
+                  (own ? ", or another address of this machine" : ", with an address of this machine")};
+  }
+  return host;
+}
+
 int Start(const Arguments& arguments) {
   const bool head = arguments.Has("--head");
   if (head == arguments.Has("--address")) throw Mistake{"say either --head or --address=HOST:PORT"};
@@ -369,7 +391,6 @@ int Start(const Arguments& arguments) {
   options.resources = Resources(arguments);
   options.object_store_bytes = static_cast<uint64_t>(arguments.Number("--object-store-memory", true).value_or(0));
   options.head = head;
-  options.host = arguments.Get("--host", "127.0.0.1");
   options.name = arguments.Get("--name", MachineName());
   options.labels = Labels(arguments);
   options.tls = Tls(arguments);
@@ -384,15 +405,17 @@ int Start(const Arguments& arguments) {
       if (auto parsed = ParseHostPort(part); !parsed) throw Mistake{parsed.error().message};
     }
   }
+  options.host = Host(arguments, head ? std::vector<std::string>() : SplitAddresses(options.head_address));
   ReadStateOptions(arguments, options);
-  const std::string token_file = arguments.Get("--token-file", HomeFolder() + "/.weft/token");
+  const std::string token_file = Absolute(arguments.Get("--token-file", HomeFolder() + "/.weft/token"));
   auto token = Token(arguments, head, token_file);
   if (!token) {
     std::fprintf(stderr, "weft start: %s\n", token.error().message.c_str());
     if (!head && token.error().kind == ErrorKind::kGone) {
       std::fprintf(stderr,
-                   "weft start: copy the token file of the head to this machine (mode 0600), or name it with "
-                   "--token-file\n");
+                   "weft start: the head's first start has made one. Copy it from there:\n"
+                   "    mkdir -p ~/.weft && chmod 700 ~/.weft && scp -p HEAD:.weft/token ~/.weft/token\n"
+                   "  or name its file with --token-file\n");
     }
     return 1;
   }
@@ -467,9 +490,19 @@ int Start(const Arguments& arguments) {
               : head          ? "the head of"
                               : "a node of",
               answer.c_str());
-  if (head) {
-    std::printf("  another machine joins with   weft start --address=%s   (and a copy of %s)\n", answer.c_str(),
-                token_file.c_str());
+  auto reached = ResolveTcp(options.host, options.port);
+  if (options.standby) {
+    std::printf("  nodes find either head with  weft start --address=THE-OTHER-HEAD:PORT,%s --host=ITS-ADDRESS\n",
+                answer.c_str());
+  } else if (head && reached && reached->front().is_loopback()) {
+    std::printf(
+        "  another node here joins with weft start --address=%s --name=NAME\n"
+        "  no other machine can reach it; for them it must be started with --host=ADDRESS, by which they reach this "
+        "one\n",
+        answer.c_str());
+  } else if (head) {
+    std::printf("  another machine joins with   weft start --address=%s --host=ITS-ADDRESS   (and a copy of %s)\n",
+                answer.c_str(), token_file.c_str());
   }
   std::printf(
       "  a program on it says         weft.init(address=\"auto\")  or  weft::init({.address = \"auto\"})\n"
@@ -486,7 +519,7 @@ int Stop(const Arguments& arguments) {
   // Heads last, so that nobody is left behind who looks for one.
   std::reverse(nodes.begin(), nodes.end());
   for (const NodeSocket& node : nodes) {
-    if (!address.empty() && node.cluster != address) continue;
+    if (!address.empty() && !NamesSameCluster(address, node.cluster)) continue;
     // The name says who it is; the kernel says who it really is.
     auto socket = ConnectAbstract(node.name);
     if (!socket) continue;
@@ -524,7 +557,7 @@ int Run(const char* command, const char* help, int count, char** arguments, cons
   try {
     return run();
   } catch (const Mistake& mistake) {
-    std::fprintf(stderr, "weft %s: %s\n%s", command, mistake.what.c_str(), help);
+    std::fprintf(stderr, "weft %s: %s\n  weft %s --help lists the options\n", command, mistake.what.c_str(), command);
     return 2;
   }
 }

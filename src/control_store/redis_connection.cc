@@ -75,6 +75,8 @@ StoreStatus RedisConnection::ConnectTo(const sockaddr* address, unsigned size, i
   int error = 0;
   socklen_t error_size = sizeof error;
   ::getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &error_size);
+  if (error == ECONNREFUSED)
+    return Broken("nothing listens there (Connection refused): is Redis started, at this port?");
   if (error != 0) return Broken(strerror(error));
   return {};
 }
@@ -173,13 +175,24 @@ StoreStatus RedisConnection::Judge(const RedisReply& reply) const {
     return {StoreCode::kReadOnly, what + "; it is a replica, give the address of the primary"};
   }
   if (says("MISCONF") || says("NOREPLICAS")) return {StoreCode::kReadOnly, what};
-  for (const char* word : {"NOAUTH", "WRONGPASS", "NOPERM", "AUTH", "DENIED", "NOPROTO"}) {
+  if (text.starts_with("NOAUTH")) {
+    return {StoreCode::kRefused, what + " It asks for a password: --redis-password-file=FILE, and a user in the URL, " +
+                                     "redis://USER@HOST, unless it is the default one"};
+  }
+  for (const char* word : {"WRONGPASS", "AUTH", "DENIED", "NOPROTO"}) {
     if (text.starts_with(word) || text.starts_with(std::string("ERR ") + word)) {
       return {StoreCode::kRefused, what + "; check user and password"};
     }
   }
-  if (says("NOPERM") || says("ACL failure") || says("can't run this command or subcommand")) {
-    return {StoreCode::kRefused, what + "; docs/control_store.md lists what the user must be allowed"};
+  if (says("NOPERM") || says("ACL failure") || says("can't run this command or subcommand") ||
+      says("can't access at least one of the keys")) {
+    // "... to run the 'info' command": the right has the command's name.
+    const size_t open = text.find('\''), close = open == text.npos ? text.npos : text.find('\'', open + 1);
+    const std::string right = close != text.npos ? " (+" + text.substr(open + 1, close - open - 1) + ")"
+                              : says("keys")     ? " (~weft:*)"
+                                                 : "";
+    return {StoreCode::kRefused,
+            what + "; the user needs this right" + right + "; docs/control_store.md lists all that are needed"};
   }
   for (const char* word : {"LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "NOSCRIPT", "CLUSTERDOWN", "ERR max number"}) {
     if (text.starts_with(word)) return {StoreCode::kAway, what};

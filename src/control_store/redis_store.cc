@@ -35,7 +35,19 @@ constexpr int kScanCount = 200;                  // records per reply while load
   "  return {'fenced', f[1]}\n"                                                          \
   "end\n"
 
-enum Script : size_t { kAcquire, kFence, kApply, kJournal, kClearJournal, kRenew, kResign, kBegin, kChunk, kFinish };
+enum Script : size_t {
+  kAcquire,
+  kFence,
+  kApply,
+  kJournal,
+  kClearJournal,
+  kRenew,
+  kResign,
+  kBegin,
+  kChunk,
+  kFinish,
+  kProbe,
+};
 constexpr const char* kScripts[] = {
     // kAcquire. KEYS: fence, lease, leftovers. ARGV: least epoch, holder, name, lease ms, force, layout, format.
     // {'done', epoch} or {'held', ms left, name}
@@ -91,9 +103,12 @@ constexpr const char* kScripts[] = {
     "redis.call('HSET', KEYS[1], 'journalled', ARGV[3])\n"
     "return {'done'}\n",
 
-    // kRenew. KEYS: fence, lease. ARGV: epoch, holder, lease ms.
+    // kRenew. KEYS: fence, lease. ARGV: epoch, holder, lease ms ('0': no lease here), the mark that it should have.
+    // A server that was restarted without its last writes is noticed here, too: the head may have nothing more to
+    // write, and must not die before the loss is mended.
     WEFT_CHECK_FENCE
-    "redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])\n"
+    "if (f[3] or '') ~= ARGV[4] then return {'lost'} end\n"
+    "if ARGV[3] ~= '0' then redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3]) end\n"
     "return {'done'}\n",
 
     // kResign. KEYS: fence, lease. ARGV: epoch, holder.
@@ -103,14 +118,16 @@ constexpr const char* kScripts[] = {
     "return {'done'}\n",
 
     // kBegin: of a repair. KEYS: fence, lease, repairing, new tables. ARGV: epoch, holder, name, lease ms, layout,
-    // format, the repair's own name.
-    "local f = redis.call('HMGET', KEYS[1], 'epoch', 'holder')\n"
+    // format, the repair's own name. A lease of an earlier life of this head (the name is its) holds nobody up: a
+    // server
+    // that forgot the last second may have it again.
+    "local f = redis.call('HMGET', KEYS[1], 'epoch', 'holder', 'name')\n"
     "if f[1] and (tonumber(f[1]) > tonumber(ARGV[1]) or (f[1] == ARGV[1] and f[2] ~= ARGV[2])) then\n"
     "  return {'fenced', f[1]}\n"
     "end\n"
     "if ARGV[4] ~= '0' then\n"
     "  local h = redis.call('GET', KEYS[2])\n"
-    "  if h and h ~= ARGV[2] then return {'fenced', f[1] or '0'} end\n"
+    "  if h and h ~= ARGV[2] and f[3] ~= ARGV[3] then return {'fenced', f[1] or '0'} end\n"
     "end\n"
     "for i = 3, #KEYS do redis.call('UNLINK', KEYS[i]) end\n"
     "if ARGV[4] ~= '0' then redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[4]) end\n"
@@ -140,6 +157,20 @@ constexpr const char* kScripts[] = {
     "  redis.call('HSET', KEYS[1], 'journalled', ARGV[4])\n"
     "end\n"
     "return {'done'}\n",
+
+    // kProbe: what this user may not do. KEYS: a key that nobody uses. {command, ...}
+    // What fails for another reason is allowed.
+    "local k, missing = KEYS[1], {}\n"
+    "for _, try in ipairs({{'SET', k, ''}, {'GET', k}, {'EXISTS', k}, {'PTTL', k}, {'RENAME', k, k}, {'DEL', k},\n"
+    "    {'HSET', k, 'f', ''}, {'HGET', k, 'f'}, {'HMGET', k, 'f'}, {'HSCAN', k, '0'}, {'HDEL', k, 'f'},\n"
+    "    {'UNLINK', k}}) do\n"
+    "  local reply = redis.pcall(unpack(try))\n"
+    "  if type(reply) == 'table' and reply.err and (reply.err:find('NOPERM') or reply.err:find(\"can't run this\")) "
+    "then\n"
+    "    missing[#missing + 1] = try[1]:lower()\n"
+    "  end\n"
+    "end\n"
+    "return missing\n",
 };
 
 // ---- marks ------------------------------------------------------------------------------------------------------
@@ -205,6 +236,8 @@ class RedisStore : public BlockingStore {
     StoreStatus status = TakeOver(candidate, leadership);
     if (!status.ok()) {
       epoch_ = 0;
+      // After an outage the leader comes first, however long ago this candidate saw the lease free.
+      if (status.code() != StoreCode::kHeld) free_since_ns_ = -1;
       DropBroken();
       return status;
     }
@@ -255,8 +288,12 @@ class RedisStore : public BlockingStore {
   StoreStatus Renew() override {
     if (epoch_ == 0) return NotLeader();
     StoreStatus status = MendDoubtful();
-    if (status.ok()) {
-      status = RunMended(0, kRenew, {Key("fence"), Key("lease")}, {EpochText(), holder_, lease_text_});
+    for (size_t i = 0; i < shards_.size() && status.ok(); ++i) {
+      status = RenewAt(i);
+      if (status.code() != StoreCode::kHeld) continue;
+      status = Repair(i);
+      if (status.ok()) status = RenewAt(i);
+      if (status.code() == StoreCode::kHeld) status = LostAgain(i);
     }
     if (status.code() == StoreCode::kAway) DropBroken();
     return status;
@@ -283,6 +320,7 @@ class RedisStore : public BlockingStore {
     std::string applied;    // the mark that the server should have
     bool doubtful = false;  // a write was given up that may be there: the tables are written anew before the next
     std::string info;       // what it said of itself
+    bool probed = false;    // its user may do what we do
   };
   struct Pending {  // a group whose outcome is not known yet. Points into the caller's batches
     uint64_t number = 0;
@@ -319,9 +357,10 @@ class RedisStore : public BlockingStore {
     if (!address.IsLocal() && !options_.allow_open) {
       auto open = ask({"PING"});
       if (open.ok()) {
-        return {StoreCode::kRefused, address.Describe() +
-                                         " serves anybody without a password, and is not on this machine; give it one "
-                                         "(requirepass or an ACL user), or say that this is intended"};
+        return {StoreCode::kRefused,
+                address.Describe() +
+                    " serves anybody without a password, and is not on this machine; give it one "
+                    "(requirepass or an ACL user), or say that this is intended (--allow-open-redis)"};
       }
       if (open.code() == StoreCode::kAway) return open.status();
     }
@@ -368,7 +407,26 @@ class RedisStore : public BlockingStore {
       connection->scripts.emplace_back(reply.Text());
     }
     shard.connection = std::move(connection);
-    return {};
+    return shard.probed ? StoreStatus() : Probe(index);
+  }
+
+  // Whoever lacks a right is told now, and of all of them at once, not by the one write that needs it months later.
+  StoreStatus Probe(size_t index) {
+    auto missing = Ask(index, {"EVALSHA", shards_[index].connection->scripts[kProbe], "1", Key("probe")});
+    if (!missing.ok()) return missing.status();
+    if (missing->items.empty()) {
+      shards_[index].probed = true;
+      return {};
+    }
+    const RedisAddress& address = options_.servers[index];
+    std::string names, rights;
+    for (const RedisReply& name : missing->items) {
+      names += (names.empty() ? "" : ", ") + std::string(name.Text());
+      rights += " +" + std::string(name.Text());
+    }
+    const std::string user = address.user.empty() ? "default" : address.user;
+    return {StoreCode::kRefused, address.Describe() + " does not allow the user '" + user + "' the commands " + names +
+                                     "; its administrator says: ACL SETUSER " + user + rights};
   }
 
   void Send(size_t shard, Script script, const std::vector<std::string>& keys,
@@ -412,6 +470,10 @@ class RedisStore : public BlockingStore {
     if (status = Repair(shard); !status.ok()) return status;
     status = RunOnce(shard, script, keys, arguments);
     return status.code() == StoreCode::kHeld ? LostAgain(shard) : status;
+  }
+  StoreStatus RenewAt(size_t shard) {
+    return RunOnce(shard, kRenew, {Key("fence"), Key("lease")},
+                   {EpochText(), holder_, LeaseText(shard), shards_[shard].applied});
   }
   StoreStatus LostAgain(size_t shard) const {
     return {StoreCode::kAway, options_.servers[shard].Describe() + " forgets what it was told"};
@@ -669,6 +731,8 @@ class RedisStore : public BlockingStore {
     if (lease->type != RedisReply::kNil || former.empty()) {
       free_since_ns_ = -1;  // held, or given up in order: the script decides
     } else {
+      // A server that takes no writes (it is full, or cannot save) has let the lease of a living leader run out.
+      if (auto written = Ask(0, {"SET", Key("probe"), "", "PX", "1000"}); !written.ok()) return written.status();
       if (free_since_ns_ < 0) free_since_ns_ = NowNs();
       if (!candidate.force && NowNs() - free_since_ns_ < candidate.grace_ms * 1'000'000) {
         return {StoreCode::kHeld, "the lease in " + options_.servers[0].Describe() + " ran out a moment ago"};
@@ -724,7 +788,7 @@ class RedisStore : public BlockingStore {
       if (StoreStatus status = Load(i); !status.ok()) return status;
       Warn(i, leadership.warnings);
     }
-    StoreStatus status = RunOnce(0, kRenew, {Key("fence"), Key("lease")}, {epoch_text, holder_, lease_text_});
+    StoreStatus status = RenewAt(0);
     return status.code() == StoreCode::kHeld ? LostAgain(0) : status;
   }
 

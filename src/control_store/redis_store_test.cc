@@ -111,6 +111,46 @@ TEST_F(RedisStoreTest, ALostLastWriteIsBroughtBack) {
   EXPECT_EQ((std::map<std::string, std::string>{{"a", "2"}, {"b", "1"}, {"c", "3"}}), Read({redis.address}));
 }
 
+// A head that has nothing more to write must not die before that is mended.
+TEST_F(RedisStoreTest, ARenewalNoticesALostLastWriteOnAnyServer) {
+  for (int victim = 0; victim < 3; ++victim) {
+    TestRedis redis[3];
+    std::vector<RedisAddress> servers{redis[0].address, redis[1].address, redis[2].address};
+    auto store = Open(servers);
+    ASSERT_TRUE(store->Acquire({.name = "head"}).ok());
+    ASSERT_STORED(Put(*store, Everywhere("1")));
+    const std::string mark = redis[victim].Say({"HGET", "weft:{test}:fence", "applied"});
+    ASSERT_STORED(Put(*store, Everywhere("2")));
+    redis[victim].Say({"HSET", "weft:{test}:fence", "applied", mark});
+    redis[victim].Say({"DEL", "weft:{test}:table:kv"});
+    ASSERT_STORED(store->Renew());
+    EXPECT_EQ(Everywhere("2"), Read(servers)) << victim;
+  }
+}
+
+// A head was restarted, and the server forgot that: it has the lease of the head's earlier life again.
+TEST_F(RedisStoreTest, ALeaseOfAnEarlierLifeHoldsNobodyUp) {
+  for (const std::string former : {"head", "another"}) {
+    TestRedis redis;
+    ASSERT_TRUE(Open({redis.address})->Acquire({.name = former}).ok());
+    const std::string holder = redis.Say({"HGET", "weft:{test}:fence", "holder"});
+    auto store = Open({redis.address});
+    auto taken = store->Acquire({.name = "head", .force = true});
+    ASSERT_TRUE(taken.ok()) << taken.status().message();
+    ASSERT_EQ(2u, taken->epoch);
+    ASSERT_STORED(Put(*store, {{"a", "1"}}));
+    redis.Say({"DEL", "weft:{test}:fence", "weft:{test}:table:kv"});
+    redis.Say({"HSET", "weft:{test}:fence", "epoch", "1", "holder", holder, "name", former});
+    redis.Say({"SET", "weft:{test}:lease", holder, "PX", "60000"});
+    if (former == "head") {
+      ASSERT_STORED(store->Renew());
+      EXPECT_EQ((std::map<std::string, std::string>{{"a", "1"}}), Read({redis.address}));
+    } else {  // it may live, and leads again
+      EXPECT_EQ(StoreCode::kFenced, store->Renew().code());
+    }
+  }
+}
+
 TEST_F(RedisStoreTest, ALossIsNotMendedOverANewLeader) {
   TestRedis redis("appendonly no");
   auto old = Open({redis.address});
@@ -281,6 +321,41 @@ TEST_F(RedisStoreTest, AnAclUserNeedsNoMoreThanIsDocumented) {
   EXPECT_EQ(StoreCode::kRefused, refused.code()) << refused.status().message();
 }
 
+TEST_F(RedisStoreTest, MissingRightsAreNamed) {
+  TestRedis redis("requirepass secret", "secret");
+  redis.Say({"ACL", "SETUSER", "weft", "on", ">weaving", "~weft:*", "+@all"});
+  RedisAddress address = redis.address;
+  address.user = "weft";
+  address.password = "weaving";
+  auto message = [&](std::vector<std::string> rights) {
+    std::vector<std::string> words{"ACL", "SETUSER", "weft"};
+    words.insert(words.end(), rights.begin(), rights.end());
+    redis.Say(words);
+    auto taken = Open({address})->Acquire({.name = "head"});
+    EXPECT_EQ(StoreCode::kRefused, taken.code());
+    return taken.status().message();
+  };
+  auto has = [](const std::string& text, const char* words) {
+    return text.find(words) != text.npos ? testing::AssertionSuccess() : testing::AssertionFailure() << text;
+  };
+  // Inside of scripts, where Redis itself does not say which: all at once.
+  EXPECT_TRUE(has(message({"-rename", "-hset"}),
+                  "'weft' the commands rename, hset; its administrator says: ACL SETUSER "
+                  "weft +rename +hset"));
+  EXPECT_TRUE(has(message({"+rename", "+hset", "-hscan"}), "ACL SETUSER weft +hscan"));
+  EXPECT_TRUE(has(message({"+hscan", "-info"}), "(+info)"));
+  EXPECT_TRUE(has(message({"+info", "-evalsha"}), "(+evalsha)"));
+  EXPECT_TRUE(has(message({"+evalsha", "-script"}), "(+script|load)"));
+  EXPECT_TRUE(has(message({"+script", "resetkeys"}), "(~weft:*)"));
+  auto without = [&](std::string user, std::string password) {
+    address.user = std::move(user);
+    address.password = std::move(password);
+    return Open({address})->Acquire({.name = "head"}).status().message();
+  };
+  EXPECT_TRUE(has(without("", ""), "--redis-password-file"));
+  EXPECT_TRUE(has(without("weft", "wrong"), "check user and password"));
+}
+
 TEST_F(RedisStoreTest, AnOpenServerElsewhereIsRefusedUnlessForced) {
   TestRedis redis("port 0");
   auto port = [&] {  // a port that was free a moment ago
@@ -357,6 +432,40 @@ TEST_F(RedisStoreTest, AStandbyLetsTheLeaderRenewAfterAnOutage) {
   EXPECT_EQ(StoreCode::kHeld, standby->Acquire({.name = "standby", .grace_ms = 100'000}).code());
   ASSERT_STORED(leader->Renew());
   EXPECT_EQ(StoreCode::kHeld, standby->Acquire({.name = "standby", .grace_ms = 100'000}).code());
+  ASSERT_STORED(Put(*leader, {{"a", "1"}}));
+}
+
+// Also if the standby has seen the lease free before the outage.
+TEST_F(RedisStoreTest, AStandbyCountsItsGraceAnewAfterAnOutage) {
+  TestRedis redis;
+  auto leader = Open({redis.address});
+  auto standby = Open({redis.address});
+  const Candidate candidate{.name = "standby", .grace_ms = 500};
+  ASSERT_TRUE(leader->Acquire({.name = "leader", .lease_ms = 50}).ok());
+  ASSERT_TRUE(Eventually([&] { return redis.Say({"EXISTS", "weft:{test}:lease"}) == "0"; }));
+  EXPECT_EQ(StoreCode::kHeld, standby->Acquire(candidate).code());
+  ::kill(redis.pid, SIGSTOP);
+  EXPECT_EQ(StoreCode::kAway, standby->Acquire(candidate).code());  // takes a second
+  ::kill(redis.pid, SIGCONT);
+  EXPECT_EQ(StoreCode::kHeld, standby->Acquire(candidate).code());
+  ASSERT_STORED(leader->Renew());
+  ASSERT_STORED(Put(*leader, {{"a", "1"}}));
+}
+
+TEST_F(RedisStoreTest, AStandbyLetsTheLeaderRenewAfterTheMemoryWasFull) {
+  TestRedis redis;
+  auto leader = Open({redis.address});
+  auto standby = Open({redis.address});
+  const Candidate candidate{.name = "standby", .grace_ms = 100};
+  ASSERT_TRUE(leader->Acquire({.name = "leader", .lease_ms = 50}).ok());
+  redis.Say({"CONFIG", "SET", "maxmemory", "1"});
+  EXPECT_EQ(StoreCode::kNoSpace, leader->Renew().code());
+  ASSERT_TRUE(Eventually([&] { return redis.Say({"EXISTS", "weft:{test}:lease"}) == "0"; }));
+  const int64_t begun_ns = NowNs();
+  while (NowNs() < begun_ns + 200'000'000) EXPECT_EQ(StoreCode::kNoSpace, standby->Acquire(candidate).code());
+  redis.Say({"CONFIG", "SET", "maxmemory", "0"});
+  EXPECT_EQ(StoreCode::kHeld, standby->Acquire(candidate).code());
+  ASSERT_STORED(leader->Renew());
   ASSERT_STORED(Put(*leader, {{"a", "1"}}));
 }
 

@@ -43,7 +43,7 @@ Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingN
     cluster->settings_.tls = std::move(*tls);
   }
   if (options.head) {
-    cluster->head_address_ = options.host + ":" + std::to_string(options.port);
+    cluster->head_address_ = HostPortText(options.host, options.port);
     auto ledger = HeadLedger::Create(loop, options, *cluster);
     if (!ledger) return ledger.error();
     cluster->ledger_ = std::move(*ledger);

@@ -43,7 +43,7 @@ Status Cluster::Listen() {
   auto listener = LinkListener::Listen(loop_, options_.host, options_.port, settings_, "", *this);
   if (!listener) return listener.error();
   listener_ = std::move(*listener);
-  own_address_ = options_.host + ":" + std::to_string(listener_->port());
+  own_address_ = HostPortText(options_.host, listener_->port());
   return {};
 }
 

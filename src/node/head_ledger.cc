@@ -24,12 +24,18 @@ namespace {
 constexpr int64_t kLeaseMs = 5'000;
 constexpr int64_t kRenewNs = 1'500'000'000;
 // A standby takes over when the leader's lease was seen free for so long: a leader whose store was away renews first.
-constexpr int64_t kGraceMs = 500;
+// That needs until its next attempt to reach the store (WorkerStore pauses for up to a second, and TCP says what was
+// lost again after pauses that grow while a cable is out).
+constexpr int64_t kGraceMs = 3'000;
+// How many numbers of nodes are written down as given out before they are. So a store that loses its last second
+// together with the head does not make the next head give one out twice.
+constexpr uint32_t kNumbersAhead = 64;
 constexpr int64_t kAskAgainNs = 200'000'000;
 // How long a head that starts waits for a store that does not answer yet, such as a Redis that is being started.
 constexpr int64_t kOpenNs = 15'000'000'000;
 constexpr int64_t kLockNs = 2'000'000'000;
 constexpr int64_t kStopRedisNs = 3'000'000'000;
+constexpr int64_t kResignNs = 500'000'000;
 
 int64_t UnixMs() {
   timespec now{};
@@ -150,13 +156,18 @@ void HeadLedger::Acquired(StoreResult<Leadership> outcome) {
       return Lose("another head leads this cluster (" + outcome.status().message() +
                   "); to have this one wait for its end, say --standby");
     }
-    const bool may_change = held || outcome.code() == StoreCode::kAway;
+    // A standby that has once found another head has the right store and password: what is wrong now may be mended.
+    const bool may_change = held || outcome.code() == StoreCode::kAway || told_held_;
     if (!may_change || NowNs() >= give_up_ns_) return Lose(outcome.status().message());
     if (held && !std::exchange(told_held_, true)) {
       std::fprintf(stderr, "weft node: another head leads; this one waits\n");
       host_.LedgerHeld();
     }
-    if (!held) TakesNone(outcome.status().message());
+    if (!held) {
+      TakesNone(outcome.status().message());
+    } else if (told_held_) {
+      TakesAgain();
+    }
     acquire_at_ns_ = NowNs() + kAskAgainNs;
     return;
   }
@@ -237,6 +248,7 @@ HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
   }
   cluster_.next_node = std::max(cluster_.next_node, restored.next_node.value);
   restored.next_node.value = cluster_.next_node;
+  cluster_.next_node += kNumbersAhead;
   return restored;
 }
 
@@ -314,8 +326,10 @@ void HeadLedger::NodeAccepted(NodeNumber node, const NodeDescription& descriptio
   record.labels = description.labels;
   record.joined_unix_ms = UnixMs();
   Put(batch, record);
-  cluster_.next_node = std::max(cluster_.next_node, next.value);
-  Put(batch, cluster_);
+  if (next.value + kNumbersAhead / 2 > cluster_.next_node) {
+    cluster_.next_node = next.value + kNumbersAhead;
+    Put(batch, cluster_);
+  }
   Commit(std::move(batch), std::move(then));
 }
 
@@ -333,6 +347,14 @@ void HeadLedger::CommitSealed(WriteBatch batch, std::function<void()> then, Wait
 void HeadLedger::Resign() {
   if (open_ && !lost_) {
     [[maybe_unused]] StoreStatus ignored = store_->Resign([](StoreStatus) {});
+    // The store's thread is ended next, and must have said it by then: else a standby waits until the lease runs out.
+    const int64_t said_by = NowNs() + kResignNs;
+    while (!options_.state_folder.empty() && NowNs() < said_by) {
+      const StoreHealth::State state = store_->health().state;
+      if (state != StoreHealth::kReady && state != StoreHealth::kTroubled) break;
+      timespec moment{0, 1'000'000};
+      ::nanosleep(&moment, nullptr);
+    }
   }
   const int64_t deadline = NowNs() + kStopRedisNs;
   // What was committed before is written first; a server of ours must not end before that.
@@ -364,6 +386,8 @@ void HeadLedger::Tick(int64_t now_ns) {
       if (lost_) return;
       if (outcome.code() == StoreCode::kFenced) {
         Lose("another head has taken over this cluster (" + outcome.message() + ")");
+      } else if (!outcome.ok() && outcome.code() != StoreCode::kClosed) {
+        TakesNone(outcome.message());  // a standby may take over if this lasts
       } else if (outcome.ok() && changes_.empty()) {
         TakesAgain();
       }

@@ -11,6 +11,8 @@
 #include <fstream>
 #include <utility>
 
+#include "os/tcp.h"
+
 namespace weft::core {
 namespace {
 
@@ -74,6 +76,14 @@ std::vector<NodeSocket> FindNodeSockets(uid_t uid) {
   std::sort(found.begin(), found.end(),
             [](const auto& a, const auto& b) { return std::pair(a.number, a.daemon) < std::pair(b.number, b.daemon); });
   return found;
+}
+
+bool NamesSameCluster(const std::string& one, const std::string& other) {
+  const std::string list = "," + other + ",";
+  for (const std::string& head : SplitAddresses(one)) {
+    if (list.find("," + head + ",") != std::string::npos) return true;
+  }
+  return false;
 }
 
 Result<UniqueFd> ListenAbstract(const std::string& name) {

@@ -30,6 +30,10 @@ struct NodeSocket {
 // Those of the user that are there now, in this network namespace; by number: a head comes first in its cluster.
 std::vector<NodeSocket> FindNodeSockets(uid_t uid);
 
+// Whether two addresses of clusters name the same one. A cluster with a standby is known by the addresses of both
+// heads, with a comma between; its nodes by the list that they were started with, and each head by its own.
+bool NamesSameCluster(const std::string& one, const std::string& other);
+
 Result<UniqueFd> ListenAbstract(const std::string& name);  // non-blocking
 UniqueFd AcceptAbstract(int listener);                     // non-blocking; invalid if nobody is there
 Result<UniqueFd> ConnectAbstract(const std::string& name);

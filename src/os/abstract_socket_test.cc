@@ -36,6 +36,13 @@ TEST(AbstractSocketTest, TheNameIsFreeAgainWithoutItsListener) {
   EXPECT_TRUE(ListenAbstract(name).ok());
 }
 
+TEST(AbstractSocketTest, HeadsOfOneClusterNameIt) {
+  EXPECT_TRUE(NamesSameCluster("10.0.0.1:1", "10.0.0.1:1"));
+  EXPECT_TRUE(NamesSameCluster("10.0.0.1:1", "10.0.0.2:1,10.0.0.1:1"));
+  EXPECT_TRUE(NamesSameCluster("10.0.0.2:1,10.0.0.1:1", "10.0.0.1:1"));
+  EXPECT_FALSE(NamesSameCluster("10.0.0.1:1", "10.0.0.1:11,110.0.0.1:1"));
+}
+
 TEST(AbstractSocketTest, NamesAreOfUserAndProcess) { EXPECT_EQ(ObserverSocketName(7, 42), "weft-session-7-42"); }
 
 }  // namespace

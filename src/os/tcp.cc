@@ -65,10 +65,11 @@ uint16_t TcpAddress::port() const {
   return 0;
 }
 
-std::string TcpAddress::ToText() const {
-  const std::string name = host();
-  const std::string port_text = std::to_string(port());
-  return name.find(':') == std::string::npos ? name + ":" + port_text : "[" + name + "]:" + port_text;
+std::string TcpAddress::ToText() const { return HostPortText(host(), port()); }
+
+std::string HostPortText(const std::string& host, uint16_t port) {
+  const std::string port_text = std::to_string(port);
+  return host.find(':') == std::string::npos ? host + ":" + port_text : "[" + host + "]:" + port_text;
 }
 
 bool TcpAddress::is_loopback() const {
@@ -147,7 +148,10 @@ Result<UniqueFd> ListenTcp(const std::string& host, uint16_t port) {
     if (address.storage.ss_family == AF_INET6) SetOption(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, host.empty() ? 0 : 1);
     if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0 ||
         ::listen(fd.get(), 1024) != 0) {
-      last = SystemError(what, errno);
+      const int code = errno;
+      last = SystemError(what, code);
+      if (code == EADDRNOTAVAIL) last.message += "; this machine has no such address";
+      if (code == EADDRINUSE) last.message += "; another program listens there, or another head: choose another port";
       continue;
     }
     return fd;
@@ -194,6 +198,17 @@ Result<TcpAddress> PeerTcpAddress(int socket) {
   return NameOf(
       socket, [](int fd, sockaddr* out, socklen_t* size) { return ::getpeername(fd, out, size); },
       "cannot ask who is at the other end of a connection");
+}
+
+Result<std::string> LocalHostTowards(const TcpAddress& address) {
+  // A datagram socket that is connected has chosen its way, and that is all it does.
+  UniqueFd fd(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address.storage), address.size) != 0) {
+    return SystemError("there is no way to " + address.ToText(), errno);
+  }
+  auto local = LocalTcpAddress(fd.get());
+  if (!local) return local.error();
+  return local->host();
 }
 
 std::vector<std::string> SplitAddresses(const std::string& text) {

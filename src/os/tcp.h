@@ -50,6 +50,12 @@ int ConnectOutcome(int socket);
 Result<TcpAddress> LocalTcpAddress(int socket);
 Result<TcpAddress> PeerTcpAddress(int socket);
 
+// "10.0.0.1:6380", "[::1]:6380": what ParseHostPort reads.
+std::string HostPortText(const std::string& host, uint16_t port);
+
+// The address of this machine that packets to that one come from, if there is a way to it. Sends nothing.
+Result<std::string> LocalHostTowards(const TcpAddress& address);
+
 // The parts between commas; at least one, which may be empty.
 std::vector<std::string> SplitAddresses(const std::string& text);
 

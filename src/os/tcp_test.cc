@@ -60,6 +60,9 @@ TEST(TcpTest, Ipv6) {
 TEST(TcpTest, AddressesAsText) {
   EXPECT_EQ(ResolveTcp("127.0.0.1", 6380)->front().ToText(), "127.0.0.1:6380");
   EXPECT_EQ(ResolveTcp("::1", 6380)->front().ToText(), "[::1]:6380");
+  EXPECT_EQ(HostPortText("::1", 6380), "[::1]:6380");
+  EXPECT_EQ(HostPortText("head.example", 6380), "head.example:6380");
+  EXPECT_EQ(LocalHostTowards(ResolveTcp("127.0.0.9", 6380)->front()).value(), "127.0.0.1");
   EXPECT_TRUE(ResolveTcp("::1", 1)->front().is_loopback());
   EXPECT_FALSE(ResolveTcp("10.1.2.3", 1)->front().is_loopback());
   EXPECT_EQ(ParseHostPort("10.0.0.1:6380").value(), std::pair(std::string("10.0.0.1"), uint16_t{6380}));

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <set>
 
 #include "base/clock.h"
 #include "os/abstract_socket.h"
@@ -62,21 +61,16 @@ Result<std::unique_ptr<Runtime>> Runtime::StartSession(SessionOptions options) {
   return runtime;
 }
 
-namespace {
-
-// A cluster with a standby is known by the addresses of both heads; each of them names it.
-bool NamesCluster(const std::string& wanted, const std::string& cluster) {
-  return wanted == cluster || ("," + cluster + ",").find("," + wanted + ",") != std::string::npos;
-}
-
-}  // namespace
-
 Status Runtime::ConnectToNode(const std::string& address) {
   std::string wanted = address;
   if (wanted.rfind("localhost:", 0) == 0) wanted.replace(0, 9, "127.0.0.1");
   std::vector<NodeSocket> nodes = FindNodeSockets(::geteuid());
-  std::set<std::string> clusters;
-  for (const NodeSocket& node : nodes) clusters.insert(node.cluster);
+  std::erase_if(nodes, [](const NodeSocket& node) { return node.number == 0; });  // they look for their head, or wait
+  std::vector<std::string> clusters;
+  for (const NodeSocket& node : nodes) {
+    auto same = [&](const std::string& cluster) { return NamesSameCluster(cluster, node.cluster); };
+    if (std::none_of(clusters.begin(), clusters.end(), same)) clusters.push_back(node.cluster);
+  }
   std::string list;
   for (const std::string& cluster : clusters) list += (list.empty() ? "" : ", ") + cluster;
   if (wanted == "auto" && clusters.size() > 1) {
@@ -86,8 +80,7 @@ Status Runtime::ConnectToNode(const std::string& address) {
   // Which of several nodes on one machine, by its daemon's pid: for tests that stand for many machines.
   const char* chosen = std::getenv("WEFT_NODE");
   for (const NodeSocket& node : nodes) {
-    if (node.number == 0) continue;  // it looks for its head
-    if (wanted != "auto" && !NamesCluster(wanted, node.cluster)) continue;
+    if (wanted != "auto" && !NamesSameCluster(wanted, node.cluster)) continue;
     if (chosen != nullptr && std::to_string(node.daemon) != chosen) continue;
     auto socket = ConnectAbstract(node.name);
     if (!socket) continue;  // it has just ended

@@ -334,6 +334,8 @@ def test_the_token_is_nowhere_to_be_seen(nodes, tmp_path):
         (["start", "--head", "--resource=lamp"], "NAME=N"),
         (["start", "--head", "--nonsense"], "no option '--nonsense'"),
         (["start", "--address=nowhere"], "nowhere"),
+        (["start", "--address=192.0.2.1:6380"], "the other nodes must reach this one, too: say --host="),
+        (["start", "--head", "--host=0.0.0.0"], "'0.0.0.0' is none"),
         (["stop", "--all"], "no option '--all'"),
     ],
 )

@@ -498,6 +498,18 @@ def test_a_standby_takes_over(nodes, tmp_path):
     assert "another head leads" in done.stderr
 
 
+@needs_redis
+def test_a_standby_takes_over_at_once_from_a_head_that_is_stopped(nodes, tmp_path):
+    heads = Pair(nodes, tmp_path)
+    os.kill(heads.first, signal.SIGTERM)
+    until(lambda: gone(heads.first))
+    stopped = time.monotonic()
+    until(lambda: answers(heads.second_port))
+    assert time.monotonic() - stopped < 4  # the lease alone lasts 5 seconds
+    program = nodes.program_on(heads.node, "print(weft.get(at_head.remote(), timeout=15))")
+    assert finish(program) == ["at the head"]
+
+
 LIVING = (
     DETACHED
     + """
