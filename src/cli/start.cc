@@ -74,7 +74,10 @@ constexpr const char* kStartHelp =
     "  --redis-cluster=NAME        tells clusters apart that share a server (default weft)\n"
     "  --allow-open-redis  also a server elsewhere that asks nobody for a password\n"
     "  --with-redis[=N]    in N Redis servers (default 1) that the head starts and watches itself\n"
-    "  --standby           wait until the head that leads is gone, then take over (with --redis)\n";
+    "  --standby           wait until the head that leads is gone, then take over (with --redis)\n"
+    "\n"
+    "of a head, how long it waits:\n"
+    "  --node-timeout=SECONDS  a node that is silent for so long counts as lost (default 10)\n";
 
 constexpr const char* kStopHelp =
     "usage: weft stop [--address=HOST:PORT]\n"
@@ -314,10 +317,11 @@ int Await(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
 }
 
-// Where a head keeps what must outlive it.
-void ReadStateOptions(const Arguments& arguments, LastingNodeOptions& options) {
+// Where a head keeps what must outlive it, and how long it waits.
+void ReadHeadOptions(const Arguments& arguments, LastingNodeOptions& options) {
   static const char* const kOfHeads[] = {
-      "--state", "--redis", "--redis-password-file", "--redis-cluster", "--allow-open-redis", kWithRedis, "--standby"};
+      "--state",  "--redis",   "--redis-password-file", "--redis-cluster", "--allow-open-redis",
+      kWithRedis, "--standby", "--node-timeout"};
   for (const char* name : kOfHeads) {
     if (!options.head && arguments.Has(name)) throw Mistake{std::string(name) + " is for --head"};
   }
@@ -327,6 +331,10 @@ void ReadStateOptions(const Arguments& arguments, LastingNodeOptions& options) {
   options.redis_cluster = arguments.Get("--redis-cluster", "weft");
   options.allow_open_redis = arguments.Has("--allow-open-redis");
   options.standby = arguments.Has("--standby");
+  if (auto seconds = arguments.Number("--node-timeout", false)) {
+    if (*seconds < 2 || *seconds > 3600) throw Mistake{"--node-timeout takes 2 to 3600 seconds"};
+    options.node_timeout_ns = static_cast<int64_t>(*seconds * 1e9);
+  }
   if (arguments.Has(kWithRedis)) {
     if (!options.redis.empty()) throw Mistake{"say either --redis=URL or --with-redis"};
     const std::string count = arguments.Get(kWithRedis);
@@ -406,7 +414,7 @@ int Start(const Arguments& arguments) {
     }
   }
   options.host = Host(arguments, head ? std::vector<std::string>() : SplitAddresses(options.head_address));
-  ReadStateOptions(arguments, options);
+  ReadHeadOptions(arguments, options);
   const std::string token_file = Absolute(arguments.Get("--token-file", HomeFolder() + "/.weft/token"));
   auto token = Token(arguments, head, token_file);
   if (!token) {
@@ -568,9 +576,26 @@ int StartNode(int count, char** arguments) {
   return Run("start", kStartHelp, count, arguments, [&] {
     Arguments parsed(
         count, arguments,
-        {"--port", "--host", "--address", "--num-cpus", "--num-gpus", "--resource", "--object-store-memory", "--name",
-         "--labels", "--token-file", "--token-fd", "--log-fd", "--tls-cert", "--tls-key", "--tls-ca", "--state",
-         "--redis", "--redis-password-file", "--redis-cluster"},
+        {"--port",
+         "--host",
+         "--address",
+         "--num-cpus",
+         "--num-gpus",
+         "--resource",
+         "--object-store-memory",
+         "--name",
+         "--labels",
+         "--token-file",
+         "--token-fd",
+         "--log-fd",
+         "--tls-cert",
+         "--tls-key",
+         "--tls-ca",
+         "--state",
+         "--redis",
+         "--redis-password-file",
+         "--redis-cluster",
+         "--node-timeout"},
         {"--head", "--block", "--json", "--end-with-parent", "--standby", "--allow-open-redis", kWithRedis});
     HidePasswords(count, arguments);
     return Start(parsed);

@@ -119,8 +119,7 @@ constexpr const char* kScripts[] = {
 
     // kBegin: of a repair. KEYS: fence, lease, repairing, new tables. ARGV: epoch, holder, name, lease ms, layout,
     // format, the repair's own name. A lease of an earlier life of this head (the name is its) holds nobody up: a
-    // server
-    // that forgot the last second may have it again.
+    // server that forgot the last second may have it again.
     "local f = redis.call('HMGET', KEYS[1], 'epoch', 'holder', 'name')\n"
     "if f[1] and (tonumber(f[1]) > tonumber(ARGV[1]) or (f[1] == ARGV[1] and f[2] ~= ARGV[2])) then\n"
     "  return {'fenced', f[1]}\n"

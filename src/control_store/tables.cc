@@ -118,6 +118,7 @@ void Put(WriteBatch& batch, const ClusterRecord& record) {
   out.Fixed(record.next_node);
   out.Fixed(record.next_job);
   out.Fixed(record.made_unix_ms);
+  out.Fixed(record.lease_ms);
   batch.Put(Table::kCluster, "", out.Take());
 }
 template <>
@@ -129,6 +130,7 @@ std::optional<ClusterRecord> Decode(const StoredRecord& stored) {
   record.next_node = in.Fixed<uint32_t>();
   record.next_job = in.Fixed<uint32_t>();
   record.made_unix_ms = in.Fixed<int64_t>();
+  record.lease_ms = in.Fixed<uint32_t>();
   if (!Ends(in)) return std::nullopt;
   return record;
 }

@@ -27,6 +27,7 @@ struct ClusterRecord {
   uint32_t next_node = 1;
   uint32_t next_job = 1;
   int64_t made_unix_ms = 0;
+  uint32_t lease_ms = 0;  // the longest that a node may have of its membership
   bool operator==(const ClusterRecord&) const = default;
 };
 

@@ -15,7 +15,7 @@ StoredRecord Stored(const Record& record) {
   return {batch.writes[0].table, batch.writes[0].key, batch.writes[0].value};
 }
 
-ClusterRecord ACluster() { return {{1, 2, 3}, 17, 4, 1'700'000'000'000}; }
+ClusterRecord ACluster() { return {{1, 2, 3}, 17, 4, 1'700'000'000'000, 9'500}; }
 NodeRecord ANode() {
   return {7,  {9, 8},  NodeRecord::kDead, "host", "10.0.0.1:6380", {{"CPU", 40'000}, {"GPU", 10'000}}, {{"rack", "4"}},
           -1, "silent"};

@@ -70,6 +70,7 @@ void Membership::Handle(const MembersRestored& event, std::vector<MembershipActi
   WEFT_CHECK(members_.empty() && next_.value == 1, "a head reads its tables once, at its start");
   Advance(event.now_ns);
   next_ = std::max(next_, event.next);
+  const int64_t lease_ns = std::max(config_.lease_ns, faults.forget_former_lease ? 0 : event.lease_ns);
   for (const auto& [node, description] : event.members) {
     if (!node || by_identity_.contains(description.identity) || by_name_.contains(description.name)) continue;
     auto [entry, added] = members_.try_emplace(node);
@@ -78,7 +79,7 @@ void Membership::Handle(const MembersRestored& event, std::vector<MembershipActi
     entry->second.state = State::kAwaited;
     by_identity_[description.identity] = node;
     by_name_[description.name] = node;
-    SetDeadline(node, entry->second, now_ns_ + (faults.declare_at_once ? 0 : config_.lease_ns));
+    SetDeadline(node, entry->second, now_ns_ + (faults.declare_at_once ? 0 : lease_ns));
     next_.value = std::max(next_.value, node.value + 1);
   }
 }

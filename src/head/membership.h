@@ -57,7 +57,8 @@ struct NodeDescription {
 // ---- events -----------------------------------------------------------------------------------------------------
 struct MembersRestored {  // once, before all others, by a head that reads an earlier one's tables
   std::vector<std::pair<NodeNumber, NodeDescription>> members;
-  NodeNumber next;  // the first number that was never given out
+  NodeNumber next;       // the first number that was never given out
+  int64_t lease_ns = 0;  // the longest that they may have from earlier heads
   int64_t now_ns = 0;
 };
 struct JoinAsked {     // over a link that is authenticated
@@ -187,6 +188,7 @@ class Membership {
   struct Faults {
     bool confirm_the_dead = false;         // beats of nodes that were declared dead are confirmed
     bool declare_at_once = false;          // a restarted head does not wait for those it knows
+    bool forget_former_lease = false;      // it waits for them as long as its own lease is
     bool believe_any_closed_link = false;  // the short grace, whoever closed it
     bool ignore_own_absence = false;
     bool confirm_the_expelled = false;

@@ -537,6 +537,10 @@ class World {
   void StartHead() {
     Membership::Config config;
     config.epoch = ++epoch_;
+    // It need not be what an earlier one had; what is written is the longest that any member may have.
+    if (random_.Chance(50)) config.lease_ns = static_cast<int64_t>(10 + random_.Below(21)) * kSecond;
+    const int64_t former_ns = stored_lease_ns_;
+    stored_lease_ns_ = stored_.empty() ? config.lease_ns : std::max(former_ns, config.lease_ns);
     config.first_pause_ns = 2 * kSecond;
     config.last_pause_ns = 20 * kSecond;
     told_.clear();
@@ -544,7 +548,8 @@ class World {
     head_ = std::make_unique<Membership>(config);
     plant_in_head(*head_);
     std::vector<MembershipAction> actions;
-    head_->Handle(MembersRestored{{stored_.begin(), stored_.end()}, NodeNumber{next_number_}, HeadNow()}, actions);
+    head_->Handle(MembersRestored{{stored_.begin(), stored_.end()}, NodeNumber{next_number_}, former_ns, HeadNow()},
+                  actions);
     ++restarts;
   }
 
@@ -900,6 +905,7 @@ class World {
   uint64_t epoch_ = 0;
   std::map<NodeNumber, NodeDescription> stored_;
   uint32_t next_number_ = 1;
+  int64_t stored_lease_ns_ = 0;
   std::set<NodeNumber> dead_;
   std::map<std::pair<uint64_t, uint64_t>, int64_t> cut_;  // ids, the lower first, and until when
   std::set<std::pair<NodeNumber, NodeNumber>> told_;      // who complains of whom, as this head was told
@@ -952,6 +958,7 @@ TEST(MembershipDeathTest, PlantedBugsAreFound) {
     RunWithFaults([](Membership&) {}, [=](NodeLease& machine) { machine.faults.*fault = true; });
   };
   EXPECT_DEATH(head(&Membership::Faults::confirm_the_dead), "does not work");
+  EXPECT_DEATH(head(&Membership::Faults::forget_former_lease), "does not work");
   EXPECT_DEATH(head(&Membership::Faults::declare_at_once), "does not work");
   EXPECT_DEATH(head(&Membership::Faults::believe_any_closed_link), "does not work");
   EXPECT_DEATH(head(&Membership::Faults::confirm_the_expelled), "does not work");
@@ -961,6 +968,7 @@ TEST(MembershipDeathTest, PlantedBugsAreFound) {
   EXPECT_DEATH(head(&Membership::Faults::ignore_complaints), "one goes");
   EXPECT_DEATH(node(&NodeLease::Faults::count_from_confirmation), "does not work");
   EXPECT_DEATH(node(&NodeLease::Faults::go_on_without_link), "does not work");
+  EXPECT_DEATH(node(&NodeLease::Faults::keep_former_lease), "does not work");
 }
 
 TEST(Membership, APlantedBugKillsTheInnocent) {

@@ -55,6 +55,7 @@ void NodeLease::Handle(const HeadAccepted& event, std::vector<LeaseAction>& out)
   accepted_ = true;
   node_ = event.node;
   lease_ns_ = std::clamp<int64_t>(event.lease_ns, 1, kMaxLeaseNs);
+  if (!faults.keep_former_lease) end_ns_ = INT64_MIN;  // this head counts from this beat, whatever the last one allowed
   Confirm(event.beat, event.now_ns);
   next_beat_ns_ = event.now_ns + lease_ns_ / kBeatsPerLease;
   Judge(event.now_ns, out);

@@ -91,6 +91,7 @@ class NodeLease {
   struct Faults {
     bool count_from_confirmation = false;  // from when the answer came, not from when the beat was sent
     bool obey_any_head = false;
+    bool keep_former_lease = false;   // the end that an earlier head has allowed counts at the next, too
     bool go_on_without_link = false;  // until the lease ends, though the head believes in the link's end sooner
   };
 

@@ -29,14 +29,16 @@ void Cluster::LedgerOpened(HeadLedger::Restored restored) {
   legacy_ = {epoch_, std::move(restored.actors), std::move(restored.jobs)};
   if (Status status = Listen(); !status) return host_.ClusterRefused(status.error().message);
   head_address_ = own_address_;
-  membership_ = std::make_unique<Membership>(Membership::Config{.epoch = epoch_, .protocol = kNodeProtocolVersion});
+  membership_ = std::make_unique<Membership>(
+      Membership::Config{.epoch = epoch_, .protocol = kNodeProtocolVersion, .lease_ns = NodeLeaseNs(options_)});
   scheduler_ = std::make_unique<GlobalScheduler>();
   std::vector<MembershipAction> actions;
   // Those of an earlier head are awaited; the others hear of them, since what they run may well go on.
   for (const auto& [node, description] : restored.members) {
     nodes_[node] = {description.name, description.address, description.resources, description.labels};
   }
-  membership_->Handle(MembersRestored{std::move(restored.members), restored.next_node, NowNs()}, actions);
+  membership_->Handle(MembersRestored{std::move(restored.members), restored.next_node, restored.lease_ns, NowNs()},
+                      actions);
   // The head is a member itself, over a link that never closes.
   JoinAsked self{.link = next_peer_++, .protocol = kNodeProtocolVersion, .now_ns = NowNs(), .own = true};
   self.node = {identity_, options_.name, own_address_, options_.resources, options_.labels};

@@ -249,6 +249,10 @@ HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
   cluster_.next_node = std::max(cluster_.next_node, restored.next_node.value);
   restored.next_node.value = cluster_.next_node;
   cluster_.next_node += kNumbersAhead;
+  restored.lease_ns = int64_t{cluster_.lease_ms} * 1'000'000;
+  // The next head must wait for those, too, who have theirs from an earlier one.
+  const auto own_ms = static_cast<uint32_t>(NodeLeaseNs(options_) / 1'000'000);
+  cluster_.lease_ms = restored.members.empty() ? own_ms : std::max(cluster_.lease_ms, own_ms);
   return restored;
 }
 

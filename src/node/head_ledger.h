@@ -32,6 +32,7 @@ class HeadLedger {
     std::vector<std::pair<NodeNumber, NodeDescription>> members;  // that lived, this machine's own former life excepted
     std::vector<NodeNumber> former_selves;
     NodeNumber next_node{1};
+    int64_t lease_ns = 0;             // the longest that earlier heads have given to members
     std::vector<ActorRecord> actors;  // detached ones
     std::vector<JobRecord> jobs;      // that last for them
     bool found = false;               // there was an earlier head

@@ -32,7 +32,11 @@ struct LastingNodeOptions {
   uint32_t own_redis = 0;              // so many servers of our own instead
   std::string redis_cluster = "weft";  // tells clusters apart that share a server
   bool allow_open_redis = false;
-  bool standby = false;  // wait until the head that leads is gone
+  int64_t node_timeout_ns = 10'000'000'000;  // a node that is silent for so long is known to be dead by then
+  bool standby = false;                      // wait until the head that leads is gone
 };
+
+// A little less than that: others hear of it after it was written down.
+inline int64_t NodeLeaseNs(const LastingNodeOptions& options) { return options.node_timeout_ns - 500'000'000; }
 
 }  // namespace weft::core

@@ -417,6 +417,27 @@ def test_a_node_that_does_not_come_back_is_given_up(nodes):
     until(lambda: finish(nodes.program_on(head, alive)) == ["1"])
 
 
+def test_how_soon_a_silent_node_is_given_up_can_be_said(nodes):
+    nodes.start_head("--node-timeout=3")
+    node = nodes.start("--num-cpus=1", "--name=other")
+
+    def state() -> str:
+        return dict(line.split()[:2] for line in nodes.run("list", "nodes").stdout.splitlines())["other"]
+
+    assert state() == "ALIVE"
+    begun = time.monotonic()
+    os.kill(node, signal.SIGSTOP)
+    until(lambda: state() == "DEAD")
+    assert time.monotonic() - begun < 3 + 1.5  # looking takes a while itself
+    os.kill(node, signal.SIGCONT)
+    until(lambda: state() == "ALIVE")
+    for wrong in ("1", "3601", "soon"):
+        refused = nodes.run("start", "--head", "--port=0", f"--node-timeout={wrong}", check=False)
+        assert refused.returncode == 2 and "--node-timeout" in refused.stderr, refused.stderr
+    refused = nodes.run("start", f"--address={nodes.address}", "--node-timeout=3", check=False)
+    assert refused.returncode == 2 and "is for --head" in refused.stderr, refused.stderr
+
+
 def test_a_second_head_with_the_same_state_is_refused(nodes):
     nodes.start_head()
     done = nodes.run("start", "--head", f"--port={nodes.port}", check=False)
