@@ -418,11 +418,12 @@ def test_a_node_that_does_not_come_back_is_given_up(nodes):
 
 
 def test_how_soon_a_silent_node_is_given_up_can_be_said(nodes):
-    nodes.start_head("--node-timeout=3")
+    head = nodes.start_head("--node-timeout=3")
     node = nodes.start("--num-cpus=1", "--name=other")
 
     def state() -> str:
-        return dict(line.split()[:2] for line in nodes.run("list", "nodes").stdout.splitlines())["other"]
+        listed = nodes.run("list", "nodes", f"--session={head}").stdout
+        return dict(line.split()[:2] for line in listed.splitlines())["other"]
 
     assert state() == "ALIVE"
     begun = time.monotonic()
