@@ -222,7 +222,8 @@ def _summary(arguments: list) -> int:
         _print_json(seen)
         return 0
     node = seen["node"]
-    print(f"session of process {node.get('driver_pid')} (node daemon {node.get('daemon_pid')})")
+    driver = f"session of process {node['driver_pid']}" if node.get("driver_pid") else "a lasting node"
+    print(f"{driver} (node daemon {node.get('daemon_pid')})")
     print(f"workers: {_counts(seen['workers'])}")
     for title, counts in (("tasks", {n: c["states"] for n, c in seen["tasks"].items()}), ("actors", seen["actors"])):
         print(f"{title}:" + ("" if counts else " none"))
@@ -303,6 +304,9 @@ def _print_cluster(nodes: list) -> None:
         here = f", here with pid {node['daemon_pid']}" if node["daemon_pid"] else ""
         if node["state"] != "ALIVE":
             print(f"  {what} {node['node_name']} ({node['address']}) has gone: {node['death_cause']}")
+            continue
+        if node["death_cause"]:
+            print(f"  {what} {node['node_name']} ({node['address']}): {node['death_cause']}")
             continue
         uses = ", ".join(
             f"{_plain(round(amount - node['resources_available'].get(name, 0.0), 4))}/{_plain(amount)} {name}"

@@ -71,7 +71,7 @@ std::string Hex(const Identity& bytes) {
 Result<std::unique_ptr<HeadLedger>> HeadLedger::Create(EventLoop& loop, const LastingNodeOptions& options, Host& host) {
   std::unique_ptr<HeadLedger> ledger(new HeadLedger(loop, options, host));
   if (Status status = ledger->OpenStore(); !status) return status.error();
-  ledger->give_up_ns_ = options.standby ? INT64_MAX : NowNs() + kOpenNs;
+  ledger->give_up_ns_ = NowNs() + kOpenNs;
   ledger->Acquire();
   return ledger;
 }
@@ -160,6 +160,7 @@ void HeadLedger::Acquired(StoreResult<Leadership> outcome) {
     const bool may_change = held || outcome.code() == StoreCode::kAway || told_held_;
     if (!may_change || NowNs() >= give_up_ns_) return Lose(outcome.status().message());
     if (held && !std::exchange(told_held_, true)) {
+      give_up_ns_ = INT64_MAX;  // from here on nobody waits for us
       std::fprintf(stderr, "weft node: another head leads; this one waits\n");
       host_.LedgerHeld();
     }

@@ -73,7 +73,12 @@ void NodeDaemon::AnswerWithoutHead(int64_t now_ns) {
   while (!asked_nodes_.empty() && asked_nodes_.begin()->second.until_ns <= now_ns) {
     const AskedNodes asked = asked_nodes_.begin()->second;
     asked_nodes_.erase(asked_nodes_.begin());
-    if (!ended_) AnswerObserver(asked.observer, asked.question, OwnNodes());
+    if (ended_) continue;
+    std::vector<NodeListed> nodes = OwnNodes();
+    for (NodeListed& node : nodes) {
+      if (node.head != 0 && node.alive != 0) node.why = "it does not answer; this is what was known last";
+    }
+    AnswerObserver(asked.observer, asked.question, nodes);
   }
 }
 

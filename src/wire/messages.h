@@ -322,7 +322,7 @@ struct NodeListed {  // for each node of the cluster, dead ones too, if kObserve
   ResourceAmounts total;
   ResourceAmounts available;  // as the head was told last
   NodeLabels labels;
-  std::string why;  // if it is not alive
+  std::string why;  // if it is not alive, or does not answer
 };
 enum class ProcessStage : uint8_t { kStarting = 1, kIdle = 2, kLeased = 3, kBlocked = 4, kEnding = 5, kDead = 6 };
 struct ProcessInfo {  // with one descriptor, read-only, if events are asked for and kept: its event log

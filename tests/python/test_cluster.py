@@ -190,6 +190,25 @@ def test_a_task_for_a_resource_of_another_node(nodes):
     assert eval(nodes.output_of(program)) == [second]
 
 
+def test_nodes_with_addresses_of_ipv6(nodes):
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    nodes.start("--num-cpus=1", "--host=::1")
+    assert nodes.address.startswith("[::1]:")
+    nodes.start("--num-cpus=1", "--host=[::1]", "--name=other", "--resource=lamp=1")
+    program = """
+        @weft.remote(resources={"lamp": 1})
+        def shine(x):
+            return 2 * x
+
+        print(weft.get(shine.remote(21)))
+    """
+    assert nodes.output_of(program) == "42\n"
+
+
 def test_values_references_and_nested_tasks_cross_nodes(nodes):
     nodes.start("--num-cpus=1", "--name=one")
     nodes.start("--num-cpus=1", "--name=two", "--resource=lamp=2")

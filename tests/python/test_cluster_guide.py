@@ -283,6 +283,12 @@ def agrees(printed: str, shown: str) -> bool:
     return re.fullmatch(pattern, printed.strip(), re.S) is not None
 
 
+def test_the_user_of_redis_has_the_rights_that_weft_needs():
+    """The same as in docs/control_store.md, which has a test of its own."""
+    needed = re.search(r"ACL SETUSER weft on >PASSWORD (.*)", (ROOT / "docs" / "control_store.md").read_text())[1]
+    assert re.search(r"^user weft on #\$\(.*?\) (.*)$", PAGE.read_text(), re.M)[1] == needed
+
+
 def test_the_walk_word_for_word(machines):
     blocks = walk()
     assert [block.step.partition(".")[0] for block in blocks if block.language == "sh"][-1] == "13"

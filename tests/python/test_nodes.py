@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sysconfig
 
@@ -120,6 +121,8 @@ def test_a_node_whose_head_is_gone_tells_what_it_knows(no_session):
         rows = json.loads(command("list", "nodes", "--json", f"--session={second.pid}"))
         assert len(rows) == 2
         assert [row["daemon_pid"] for row in rows] == [None, second.pid]
+        assert "it does not answer" in rows[0]["death_cause"] and not rows[1]["death_cause"]
+        assert re.search(rf"^  head \S+ \({cluster.address}\): it does not answer", command("status"), re.M)
 
 
 def test_a_private_session_is_a_cluster_of_one(no_session):
