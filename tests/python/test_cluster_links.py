@@ -481,5 +481,6 @@ def test_a_channel_is_cut_while_nothing_is_said(talk, tmp_path):
     cut_channel(worker, talk.pid)
     # What has not been sent has not run.
     assert talk("weft.get(counter.add.options(max_task_retries=1).remote(), timeout=40)") == "1"
+    talk("globals().pop('counter') and None")  # it has all that there is of `there`
     (tmp_path / "a.go").touch()
     assert talk("weft.get(run.remote('a'), timeout=40)") == "1"
