@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 
 import namespaces
@@ -273,6 +274,30 @@ def test_a_call_between_two_nodes_that_have_nothing_else_to_do_with_each_other(n
         assert program.hear() < RESOLVED
 
 
+def test_a_new_head_is_told_too(nodes):
+    """The head is killed when it has heard that two nodes cannot reach each other, before it has judged."""
+    text = (
+        BUSINESS
+        + """
+    tried = slow.options(scheduling_strategy=third).remote("tried", 3600, third.node_id)
+    while not os.path.exists(DIRECTORY + "/tried"):
+        time.sleep(0.01)
+    say("busy")
+    ran_on = outcome(tried)
+    say(ran_on[0], ran_on[1] != third.node_id)
+    """
+    )
+    with Talk(nodes, text, 2) as program:
+        assert program.hear() == "busy"
+        cut(nodes.machines[1], nodes.machines[2], "both ways", True)
+        wait_until(lambda: "cannot be reached from here" in log_of(nodes, 2), 20, "it complains")
+        os.kill(nodes.pids[0], signal.SIGKILL)
+        nodes.address = ""
+        nodes.add(nodes.machines[0], "machine-1", "--resource=machine-1=10")
+        assert program.hear() == ["value", True]
+        assert "must leave the cluster" in log_of(nodes, 4)
+
+
 @pytest.mark.parametrize("way", ["there", "back"])
 def test_one_way_between_a_node_and_the_head(nodes, way):
     text = """
@@ -347,7 +372,7 @@ def test_a_name_that_had_to_leave_is_told_so(nodes, tmp_path):
         wait_until(lambda: "and may come back in" in log_of(nodes, 3), 10, "it waits")
         # Stopped while it waits, and started again by hand: it comes in when the pause is over.
         cut(nodes.machines[1], nodes.machines[2], "both ways", False)
-        os.kill(nodes.pids[2], 15)
+        os.kill(nodes.pids[2], signal.SIGTERM)
         wait_until(lambda: not os.path.exists(f"/proc/{nodes.pids[2]}"), 10, "it has ended")
         nodes.add(nodes.machines[2], "machine-3", "--resource=machine-3=10")
         assert "and may come back in" in log_of(nodes, 4)
