@@ -152,7 +152,7 @@ struct Submitter {
   // What the task at the front of its channel needs and lies on other nodes: copies of it are awaited, or used until
   // the task has its arguments.
   std::vector<Location> awaited;
-  bool awaited_early = false;  // since the task before it began; what has failed since is tried once more
+  bool awaited_early = false;   // since the task before it began; what has failed since is tried once more
   std::vector<Location> ahead;  // likewise, of a few tasks behind it
 };
 

@@ -499,7 +499,7 @@ class Runtime {
   std::vector<ReturnedValue> values_scratch_;
   std::vector<const uint8_t*> pushed_scratch_;
   std::vector<Peer*> lost_peers_;  // of which the daemon was not told yet
-  SpinGate poller_spin_;  // of whoever polls
+  SpinGate poller_spin_;           // of whoever polls
   std::vector<Object*> returns_scratch_;
   std::vector<Waiting*> waits_;          // that have lasted a while
   std::vector<Inquiry*> inquiries_;      // that wait for answers
