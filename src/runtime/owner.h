@@ -611,7 +611,7 @@ class Owner {
   void LetGoOfCopies(Object* object, Actions& out);                          // nobody looks at any
   void ResolveWith(Object* object, ValueKind kind, std::string_view bytes);  // not stored
   static std::string OwnerDied(const std::string& how);
-  void WaitAnew(Task* task);                                                 // for arguments that are pending again
+  void WaitAnew(Task* task);                  // for arguments that are pending again
   bool StillReady(Task* task, Actions& out);  // a ready one; if not, it waits or has ended
   static bool HasFailedArgument(const Task* task);
   // Those of a task that came back, which must not run before they are made again. What is left to say if they cannot
