@@ -195,6 +195,10 @@ void Fields(V& v, ChannelBroken& m) {
   v(m.worker, m.other);
 }
 template <class V>
+void Fields(V& v, ProgramReplaced& m) {
+  v(m.request, m.why);
+}
+template <class V>
 void Fields(V& v, FlowTaken& m) {
   v(m.through);
 }

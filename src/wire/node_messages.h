@@ -274,7 +274,7 @@ struct NodesTold {
   std::vector<std::string> nodes;  // encoded NodeListed
 };
 
-// ---- the files that workers of a C++ driver are made of (OpenSession::files)
+// ---- the files that workers of a C++ driver are made of (OpenSession::files), or that a process shares (ShareLibrary)
 struct ProgramPieceWanted {  // to a node that may have it: the piece from this offset on
   uint64_t request = 0;
   ProcessId job;
@@ -305,6 +305,12 @@ struct ChannelBroken {  // to the worker's node
   ProcessId other;  // who submits to it
 };
 
+// ---- instead of ProgramDenied
+struct ProgramReplaced {  // another build lies at its path by now
+  uint64_t request = 0;
+  std::string why;
+};
+
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
                  NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
@@ -312,7 +318,7 @@ using NodeMessage =
                  CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
                  ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
                  NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold, FlowTaken,
-                 ChunksCut, ProgramPieceWanted, ProgramPiece, ProgramDenied, ChannelBroken>;
+                 ChunksCut, ProgramPieceWanted, ProgramPiece, ProgramDenied, ChannelBroken, ProgramReplaced>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);
