@@ -192,14 +192,21 @@ void ProgramFiles::AskForOthers() {
     }
     if (!programs_.contains(coming.asker)) {
       coming.asker = waiting->first;
-      if (!waiting->second.sources.empty()) {  // else it only looks
-        coming.sources = waiting->second.sources;
-        coming.source = 0;
-      }
+      if (!waiting->second.sources.empty()) ChangeSources(coming, waiting->second.sources);  // else it only looks
       coming.again_ns = NowNs();
     }
     ++entry;
   }
+}
+
+// Who sends it goes on with it, if it is among them; else it begins anew.
+void ProgramFiles::ChangeSources(Coming& coming, std::vector<NodeNumber> sources) {
+  auto sender = std::find(sources.begin(), sources.end(), coming.sources[coming.source]);
+  const bool goes_on = sender != sources.end();
+  if (goes_on) std::rotate(sources.begin(), sender, sender + 1);
+  coming.sources = std::move(sources);
+  coming.source = 0;
+  if (!goes_on) coming.incoming.BeginAnew();
 }
 
 bool ProgramFiles::Step(Program& program) {
@@ -444,12 +451,7 @@ void ProgramFiles::AskNext(std::string identity, const std::string& why) {
   }
   coming.tries = 0;
   if (++coming.source >= coming.sources.size()) return Abandon(identity, coming.denied);
-  if (coming.incoming.received() > 0) {
-    // Two files of one build may differ in what the build id does not cover, so the next one is taken as a whole.
-    auto anew = cache_.Begin(coming.file.size, InUse());
-    if (!anew) return Abandon(identity, "a copy cannot be kept: " + anew.error().message);
-    coming.incoming = std::move(*anew);
-  }
+  coming.incoming.BeginAnew();
   Ask(coming);
 }
 

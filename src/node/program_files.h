@@ -158,6 +158,7 @@ class ProgramFiles {
   void Fetch(Program& program);
   void Ask(Coming& coming);
   void AskNext(std::string identity, const std::string& why);
+  static void ChangeSources(Coming& coming, std::vector<NodeNumber> sources);
   void Abandon(std::string identity, std::string why);  // by value: it ends what they may lie in
   void FailAllThatWaitFor(const ProgramFile& file, const std::string& why, bool replaced = false);
   void AskForOthers();

@@ -604,6 +604,25 @@ TEST_F(LibraryTest, AnotherNodeSendsAllOfIt) {
   EXPECT_FALSE(AnythingHalfWritten());
 }
 
+TEST_F(LibraryTest, WhoGoesOnWaitingMayHaveOtherSources) {
+  HideAll();
+  ASSERT_TRUE(Want(kWorker, 1, {kOther}));
+  ASSERT_TRUE(Want(kSecondWorker, 1, {kGiver}));
+  taker->Tick(NowNs());
+  ASSERT_EQ(taker_host.sent.size(), 1u);
+  ProgramPiece piece{std::get<ProgramPieceWanted>(taker_host.sent[0].message).request, 0, 0,
+                     std::string(kProgramPieceBytes, '?')};
+  piece.checksum = Checksum({reinterpret_cast<const uint8_t*>(piece.bytes.data()), piece.bytes.size()});
+  taker->Handle(kOther, piece);
+  taker_host.sent.clear();
+  taker->ForgetLibraries(kWorker);
+  auto answer = Answer();
+  EXPECT_EQ(answer.process, kSecondWorker);
+  ASSERT_EQ(answer.error, "");
+  EXPECT_EQ(Content(answer.paths[0]), std::string(3 << 20, 't') + "asks");
+  EXPECT_EQ(asked, 4 + 1);
+}
+
 TEST_F(LibraryTest, NodesThatAreGoneAreNotAsked) {
   HideAll();
   ASSERT_TRUE(Want(kWorker, 1, {kGiver, kOther}));
