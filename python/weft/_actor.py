@@ -271,20 +271,16 @@ def info_from_blob(blob: bytes):
 
 def _cpp_info(blob: bytes):
     """Of an actor of a C++ class: its methods are those that its library exports."""
-    name, max_pending_calls, max_task_retries, retry_exceptions, path, exported = _core.read_cpp_actor_info(blob)
+    name, max_pending_calls, max_task_retries, retry_exceptions, exported, methods = _core.read_cpp_actor_info(blob)
     options = {own: MethodOptions().with_parameters("", 0, 0) for own in _OWN_METHODS}
-    if path:
-        from . import cpp
-
-        for item in cpp.library(path).methods(exported):
-            count = len(item["parameters"])
-            given = MethodOptions(
-                num_returns=item["num_returns"], max_task_retries=max_task_retries, retry_exceptions=retry_exceptions
-            )
-            references = [kind == "weft.ObjectRef" for kind in item["parameters"]]
-            text = ", ".join(f"{_REFERENCE if ref else 'a'}{n}" for n, ref in enumerate(references, 1))
-            least = _NEVER if any(references) else count
-            options[item["name"]] = given.with_parameters(text + (", /" if count else ""), least, count)
+    given = {"max_task_retries": max_task_retries, "retry_exceptions": retry_exceptions}
+    for method, num_returns, parameters in methods:
+        count = len(parameters)
+        text = ", ".join(f"{_REFERENCE if kind == 'r' else 'a'}{n}" for n, kind in enumerate(parameters, 1))
+        least = _NEVER if "r" in parameters else count
+        options[method] = MethodOptions(num_returns=num_returns, **given).with_parameters(
+            text + (", /" if count else ""), least, count
+        )
     return _core.ActorInfo(exported or name, options, blob, max_pending_calls)
 
 

@@ -2,8 +2,9 @@
 
 The library names what it offers in a `weft::Library` (include/weft/library.h). Its functions then are remote functions
 and its classes actor classes, as if they were Python's: `tasks.norm.remote(array)`, `tasks.Counter.remote(10)`. They
-run inside the ordinary workers, which load the library when they first need it. Numbers, strings, bytes, lists, tuples,
-dicts, sets, references and handles of actors are translated; NumPy arrays are looked at where they lie.
+run inside the ordinary workers, which load the library when they first need it; in a cluster it is sent to nodes that
+do not have it. Numbers, strings, bytes, lists, tuples, dicts, sets, references and handles of actors are translated;
+NumPy arrays are looked at where they lie.
 """
 
 from __future__ import annotations
@@ -20,17 +21,34 @@ from ._remote_function import wrap
 __all__ = ["Class", "Function", "Library", "library"]
 
 _libraries: dict = {}  # by real path
+_received: dict = {}  # by body: from other processes, which may be on other machines
 
 
 def library(path) -> Library:
-    """Load a library of tasks; workers load it from the same path. Raises WeftError that says what is wrong with it."""
+    """Load a library of tasks. Workers load the same build of it, on machines that do not have it from a copy.
+
+    Raises WeftError that says what is wrong with it.
+    """
     text = os.fspath(path)
     if not isinstance(text, str):
         raise TypeError(f"the path of a library must be text, not {type(text).__name__}")
     real = os.path.realpath(text)
     known = _libraries.get(real)
+    if known is None and not os.path.exists(real):
+        known = next((sent for sent in _received.values() if sent.path == real), None)
     if known is None:
-        known = _libraries[real] = Library(*_core.load_cpp_library(real))
+        loaded = Library(*_core.load_cpp_library(real))
+        known = _libraries[real] = _received.get(loaded._body, loaded)
+    return known
+
+
+def _find_library(path: str, body: bytes) -> Library:
+    """What another process has loaded from that path, as the body of its functions says."""
+    known = _libraries.get(path)
+    if known is None or known._body != body:
+        known = _received.get(body)
+    if known is None:
+        known = _received[body] = Library(*_core.load_cpp_library(path, body))
     return known
 
 
@@ -66,14 +84,14 @@ class _Body:
         self._path = path
 
     def __reduce__(self):
-        return _find_body, (self._path, self.__name__)
+        return _find_body, (self._path, self.__name__, self.__weft_exported__[1])
 
     def __call__(self, *args, **kwargs):
         raise TypeError(f"{self.__name__} is a C++ function and runs in workers: write .remote(...)")
 
 
-def _find_body(path: str, name: str):
-    return getattr(library(path), name)._body
+def _find_body(path: str, name: str, body: bytes):
+    return _find(path, name, body)._body
 
 
 def _signature(item: dict) -> str:
@@ -108,14 +126,14 @@ class Function:
         raise TypeError(f"{self.__name__} is a C++ function and runs in workers: write .remote(...)")
 
     def __reduce__(self):
-        return _find, (self._library.path, self.__name__)
+        return _find, (self._library.path, self.__name__, self._library._body)
 
     def __repr__(self):
         return f"<C++ function {self.__doc__.partition(chr(10))[0]}>"
 
 
-def _find(path: str, name: str):
-    return getattr(library(path), name)
+def _find(path: str, name: str, body: bytes):
+    return getattr(_find_library(path, body), name)
 
 
 class Class(ActorClass):
@@ -146,8 +164,11 @@ class Class(ActorClass):
             options.max_pending_calls,
             options.max_task_retries,
             bool(options.retry_exceptions),
-            self._library.path,
             item["name"],
+            [
+                (method["name"], method["num_returns"], "".join(map(_letter, method["parameters"])))
+                for method in self._methods_found
+            ],
         )
         settings = _core.cpp_actor_settings(
             creation.max_concurrency, dict(options.concurrency_groups), options.name or "", blob
@@ -163,10 +184,14 @@ class Class(ActorClass):
         return Class(self._library, self._item, self._methods_found, self._body, self._options.merged(given))
 
     def __reduce__(self):
-        return _find, (self._library.path, self._item["name"])
+        return _find, (self._library.path, self._item["name"], self._body)
 
     def __repr__(self):
         return f"<C++ class {_signature(self._item).partition(' ->')[0]}>"
+
+
+def _letter(kind: str) -> str:
+    return "r" if kind == "weft.ObjectRef" else "v"
 
 
 class Library:
@@ -175,6 +200,7 @@ class Library:
     def __init__(self, path: str, text: str, body: bytes, exports: list):
         self.path = path
         self.__doc__ = text or None
+        self._body = body
         self._exports = exports
         self._names: dict = {}
         for item in exports:
@@ -205,7 +231,7 @@ class Library:
         return iter(self._names)
 
     def __reduce__(self):
-        return library, (self.path,)
+        return _find_library, (self.path, self._body)
 
     def __repr__(self):
         return f"<C++ library {self.path}: {', '.join(self._names)}>"

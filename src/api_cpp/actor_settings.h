@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "weft/library.h"
 #include "weft/value.h"
 
 namespace weft::detail {
@@ -16,9 +17,15 @@ namespace weft::detail {
 using ActorSettings = std::tuple<uint32_t, std::vector<std::pair<std::string, uint32_t>>, std::string, std::string>;
 std::string PackActorSettings(const ActorSettings& settings);
 
+// A method as other languages call it: name, number of results, and a letter for each parameter: r takes a reference, v
+// a value.
+using ActorMethod = std::tuple<std::string, uint32_t, std::string>;
+ActorMethod DescribeMethod(const Export& method);
+
 // For its callers, with every handle: its class as C++ writes it, max_pending_calls, max_task_retries,
-// retry_exceptions; if other languages know the class, the path of its library and its name there, else empty.
-using ActorInfoFields = std::tuple<std::string, int32_t, int32_t, bool, std::string, std::string>;
+// retry_exceptions; if other languages know the class, its name there and its methods, else empty. So nobody needs the
+// library who only calls the actor.
+using ActorInfoFields = std::tuple<std::string, int32_t, int32_t, bool, std::string, std::vector<ActorMethod>>;
 std::string PackActorInfo(const ActorInfoFields& content);
 
 // The same of a Python class that C++ names: module, name, max_pending_calls, max_task_retries, retry_exceptions; and

@@ -8,6 +8,7 @@
 #include "api_cpp/cpp_runner.h"
 #include "api_cpp/exports.h"
 #include "api_cpp/identity.h"
+#include "api_cpp/library_origin.h"
 #include "api_cpp/submission.h"
 #include "weft/actor.h"
 #include "weft/errors.h"
@@ -23,8 +24,7 @@ struct ActorInfo {
   int32_t max_pending_calls = -1;
   int32_t max_task_retries = 0;
   bool retry_exceptions = false;
-  std::string library, exported_name;  // if other languages know the class
-  bool is_python = false;              // then all but the bytes may be unknown, and library is the module
+  bool is_python = false;  // then all but the bytes may be unknown
 };
 
 namespace {
@@ -43,14 +43,14 @@ const ActorInfo* InternInfo(std::string_view bytes) {
     if (bytes.empty() || bytes[0] != core::kCppActor) {
       made->is_python = true;
       if (!bytes.empty() && bytes[0] == core::kImportedActor) {
-        std::tie(made->library, made->class_name, made->max_pending_calls, made->max_task_retries,
+        std::tie(std::ignore, made->class_name, made->max_pending_calls, made->max_task_retries,
                  made->retry_exceptions) = Codec<ImportedActorInfo>::Decode(in);
       }
       info = std::move(made);
       return info.get();
     }
-    std::tie(made->class_name, made->max_pending_calls, made->max_task_retries, made->retry_exceptions, made->library,
-             made->exported_name) = Codec<ActorInfoFields>::Decode(in);
+    std::tie(made->class_name, made->max_pending_calls, made->max_task_retries, made->retry_exceptions, std::ignore,
+             std::ignore) = Codec<ActorInfoFields>::Decode(in);
     info = std::move(made);
   }
   return info.get();
@@ -126,6 +126,12 @@ const Bound* BindDefaultCall(Runtime& runtime, FunctionRecord& method, const Act
 }
 
 }  // namespace
+
+ActorMethod DescribeMethod(const Export& method) {
+  std::string parameters;
+  for (const std::string& kind : method.parameters) parameters += kind == "weft.ObjectRef" ? 'r' : 'v';
+  return {method.name, method.record->num_returns, std::move(parameters)};
+}
 
 std::string PackActorInfo(const ActorInfoFields& content) {
   Encoder out;
@@ -213,9 +219,11 @@ FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name,
   Using session;
   SessionState& state = session.need();
   CheckOptions(options);
-  auto [library, exported_name] = FindExportedClass(*constructor.type);
+  const ExportedClass exported = FindExportedClass(*constructor.type);
+  std::vector<ActorMethod> methods;
+  for (const Export* method : exported.methods) methods.push_back(DescribeMethod(*method));
   std::string bytes = PackActorInfo({std::string(class_name), options.max_pending_calls, options.max_task_retries,
-                                     options.retry_exceptions, library, exported_name});
+                                     options.retry_exceptions, exported.name, std::move(methods)});
   const ActorInfo* info = InternInfo(bytes);
   core::TaskTemplate what;
   what.name = std::string(class_name).append("::").append(LastPart(class_name));

@@ -12,11 +12,13 @@
 #include "api_cpp/actor_settings.h"
 #include "api_cpp/exports.h"
 #include "api_cpp/identity.h"
+#include "api_cpp/library_origin.h"
 #include "api_cpp/stack.h"
 #include "api_cpp/symbols.h"
 #include "os/futex.h"
 #include "weft/errors.h"
 #include "weft/value.h"
+#include "wire/library_body.h"
 
 namespace weft::detail {
 namespace {
@@ -151,23 +153,24 @@ void CppRunner::DestroyInstance() {
 
 CppCall* CppRunner::Current() { return t_call; }
 
-FunctionRecord* CppRunner::FunctionOf(core::DefinedTemplate& what) {
+FunctionRecord* CppRunner::FunctionOf(core::DefinedTemplate& what, core::ProcessId submitter) {
   if (what.front_end) return static_cast<FunctionRecord*>(what.front_end);
   FunctionRecord* function;
   if (what.kind == core::TemplateKind::kCall && what.key == core::FunctionKey{}) {
     function = MethodByName(what.method);
   } else {
     function = FindFunction(what.key);
-    if (!function && what.body.starts_with(core::kLibraryMark)) {
-      auto [build, path] = ReadLibraryBody(what.body);
-      LoadedLibrary library = LoadTaskLibrary(path);
+    if (!function && core::IsLibraryBody(what.body)) {
+      LoadedLibrary library = LoadLibraryOf(*state_.runtime, what.body, submitter);
       function = FindFunction(what.key);
       if (!function) {
+        core::LibraryBody asked;
+        core::DecodeLibraryBody(what.body, &asked);
         throw VersionMismatchError(
-            "the library at " + path +
+            "the library at " + asked.path +
             " is not the one that the caller has loaded: it was built anew since (the caller has "
             "build " +
-            build + ", this worker found build " + library.build + "); start the program again");
+            asked.build + ", this worker found build " + library.build + "); start the program again");
       }
     }
     if (!function) {
@@ -194,6 +197,14 @@ FunctionRecord* CppRunner::MethodByName(const std::string& name) {
                    " exports no method '" + name + "' (weft::Library::actor names those that it does)");
 }
 
+// The function itself cannot be had here; inside the handler of the exception that says so.
+void CppRunner::Refuse(CppCall& call, const char* error_class, const WeftError& error) {
+  call.refused = call.what->kind != core::TemplateKind::kCreation;  // how a constructor failed is a user's error
+  call.failed = call.refused ? std::string(error_class) + "\ntask " + InProcess(call.what->name) +
+                                   " cannot be run: " + error.what()
+                             : PackCurrentException(call.what->name, "");
+}
+
 void CppRunner::PrepareIn(CppCall& call, const core::TaskCall& from) {
   call.what = from.what;
   call.failed.clear();
@@ -203,7 +214,7 @@ void CppRunner::PrepareIn(CppCall& call, const core::TaskCall& from) {
   call.execution.store(from.execution, std::memory_order_relaxed);
   call.attempt = from.attempt;
   try {
-    call.function = FunctionOf(*call.what);
+    call.function = FunctionOf(*call.what, from.submitter);
     auto* bytes = reinterpret_cast<const uint8_t*>(from.arguments.data());
     const FunctionRecord& function = *call.function;
     // Counts of positional and keyword arguments come first.
@@ -225,10 +236,9 @@ void CppRunner::PrepareIn(CppCall& call, const core::TaskCall& from) {
     function.prepare(storage, Arguments{&from}, bytes + 8, bytes + from.arguments.size());
     call.storage = storage;
   } catch (const VersionMismatchError& error) {
-    call.refused = call.what->kind != core::TemplateKind::kCreation;  // how a constructor failed is a user's error
-    call.failed = call.refused ? std::string("VersionMismatchError\ntask ") + InProcess(call.what->name) +
-                                     " cannot be run: " + error.what()
-                               : PackCurrentException(call.what->name, "");
+    Refuse(call, "VersionMismatchError", error);
+  } catch (const RuntimeEnvSetupError& error) {
+    Refuse(call, "RuntimeEnvSetupError", error);
   } catch (...) {
     call.failed = PackCurrentException(call.what->name, "");
   }

@@ -86,7 +86,8 @@ class CppRunner final : public core::TaskRunner {
  private:
   void PrepareIn(CppCall& call, const core::TaskCall& from);
   void Invoke(CppCall& call, const std::vector<core::ObjectId>& returns, core::TaskOutcome& outcome);
-  FunctionRecord* FunctionOf(core::DefinedTemplate& what);
+  FunctionRecord* FunctionOf(core::DefinedTemplate& what, core::ProcessId submitter);
+  static void Refuse(CppCall& call, const char* error_class, const WeftError& error);
   FunctionRecord* MethodByName(const std::string& name);
   void TakeOptions(const std::string& options);
   void Fail(core::TaskOutcome& outcome, core::ReplyKind kind, std::string error);

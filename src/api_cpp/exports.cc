@@ -26,13 +26,6 @@ Registry& TheRegistry() {
   return *registry;
 }
 
-std::string FileOf(const void* place) {
-  Dl_info info;
-  if (::dladdr(place, &info) == 0 || !info.dli_fname) return "";
-  char absolute[PATH_MAX];
-  return ::realpath(info.dli_fname, absolute) ? absolute : info.dli_fname;
-}
-
 std::string Place(const Export& item) {
   std::string text(item.file);
   return text.append(":").append(std::to_string(item.line));
@@ -51,6 +44,13 @@ void RefuseNamesakes(const LoadedLibrary& library) {
 
 }  // namespace
 
+std::string FileOf(const void* place) {
+  Dl_info info;
+  if (::dladdr(place, &info) == 0 || !info.dli_fname) return "";
+  char absolute[PATH_MAX];
+  return ::realpath(info.dli_fname, absolute) ? absolute : info.dli_fname;
+}
+
 void AddExports(const ExportList* list) noexcept {
   Registry& registry = TheRegistry();
   std::lock_guard lock(registry.mutex);
@@ -63,24 +63,7 @@ void RemoveExports(const ExportList* list) noexcept {
   std::erase(registry.lists, list);
 }
 
-std::string BodyOf(const FunctionRecord& function) {
-  std::string file = FileOf(&function);
-  char own[PATH_MAX];
-  if (file.empty() || (::realpath("/proc/self/exe", own) && file == own)) return "";
-  return LibraryBody(file, BuildOf(&function));
-}
-
-std::string LibraryBody(const std::string& path, const std::string& build) {
-  return std::string(core::kLibraryMark) + build + "\n" + path;
-}
-
-std::pair<std::string, std::string> ReadLibraryBody(std::string_view body) {
-  body.remove_prefix(core::kLibraryMark.size());
-  size_t end = std::min(body.find('\n'), body.size());
-  return {std::string(body.substr(0, end)), std::string(body.substr(std::min(end + 1, body.size())))};
-}
-
-LoadedLibrary LoadTaskLibrary(const std::string& path) {
+LoadedLibrary LoadTaskLibrary(const std::string& path, const std::string& open_as) {
   LoadedLibrary library;
   char absolute[PATH_MAX];
   if (!::realpath(path.c_str(), absolute)) {
@@ -88,7 +71,7 @@ LoadedLibrary LoadTaskLibrary(const std::string& path) {
   }
   library.path = absolute;
   // Local: two libraries may have functions of the same name. Never unloaded: functions of it may be called any time.
-  if (!::dlopen(absolute, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
+  if (!::dlopen(open_as.empty() ? absolute : open_as.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE)) {
     const char* why = ::dlerror();
     throw WeftError("the library of tasks " + library.path + " cannot be loaded: " + (why ? why : "unknown reason"));
   }
@@ -128,18 +111,30 @@ FunctionRecord* FindMethod(const std::type_info& type, std::string_view name) {
   return found;
 }
 
-std::pair<std::string, std::string> FindExportedClass(const std::type_info& type) {
+ExportedClass FindExportedClass(const std::type_info& type) {
   Registry& registry = TheRegistry();
   std::lock_guard lock(registry.mutex);
-  std::pair<std::string, std::string> found;
+  // As above.
+  const ExportList* list_found = nullptr;
+  const Export* found = nullptr;
   for (const ExportList* list : registry.lists) {
     for (const Export& item : list->exports) {
       if (item.record->kind != FunctionRecord::kConstructor || *item.record->type != type) continue;
-      if (found.first.empty() || item.record->type == &type) found = {FileOf(list->place), item.name};
-      if (item.record->type == &type) return found;
+      if (found && item.record->type != &type) continue;
+      found = &item;
+      list_found = list;
     }
   }
-  return found;
+  ExportedClass exported;
+  if (!found) return exported;
+  exported.file = FileOf(list_found->place);
+  exported.name = found->name;
+  for (const Export& item : list_found->exports) {
+    if (item.record->kind == FunctionRecord::kMethod && item.class_name == found->name) {
+      exported.methods.push_back(&item);
+    }
+  }
+  return exported;
 }
 
 }  // namespace weft::detail

@@ -5,21 +5,13 @@
 
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "weft/detail/bridge.h"
 #include "weft/library.h"
 #include "wire/ids.h"
-#include "wire/languages.h"
 
 namespace weft::detail {
-
-// The body of a function as it travels: empty if it lies in the program itself, which every worker has.
-std::string BodyOf(const FunctionRecord& function);
-std::string LibraryBody(const std::string& path, const std::string& build);
-// The build and the path of such a body.
-std::pair<std::string, std::string> ReadLibraryBody(std::string_view body);
 
 struct LoadedLibrary {
   std::string path;   // absolute
@@ -29,12 +21,20 @@ struct LoadedLibrary {
 };
 
 // Loads it, or finds it loaded. Throws WeftError that says what is wrong: no such file, no library of tasks, linked
-// against another weft, a name twice.
-LoadedLibrary LoadTaskLibrary(const std::string& path);
+// against another weft, a name twice. `open_as`: another name of the same file, by which debuggers and stacks are to
+// know it.
+LoadedLibrary LoadTaskLibrary(const std::string& path, const std::string& open_as = {});
+// The file that this lies in: the executable, or a library.
+std::string FileOf(const void* place);
 
 // The exported method of a class; nullptr if there is none.
 FunctionRecord* FindMethod(const std::type_info& type, std::string_view name);
-// The path of the library in which the class is exported, and its name there; empty if it is not.
-std::pair<std::string, std::string> FindExportedClass(const std::type_info& type);
+// A class that other languages know.
+struct ExportedClass {
+  std::string file;  // of the library; empty: it is not exported
+  std::string name;
+  std::vector<const Export*> methods;
+};
+ExportedClass FindExportedClass(const std::type_info& type);
 
 }  // namespace weft::detail

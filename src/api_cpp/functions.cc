@@ -4,8 +4,8 @@
 #include <deque>
 #include <mutex>
 
-#include "api_cpp/exports.h"
 #include "api_cpp/identity.h"
+#include "api_cpp/library_origin.h"
 #include "api_cpp/submission.h"
 #include "weft/remote.h"
 #include "wire/languages.h"

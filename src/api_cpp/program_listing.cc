@@ -1,5 +1,6 @@
 #include "api_cpp/program_listing.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -11,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 
 #include "api_cpp/identity.h"
 #include "os/elf.h"
@@ -24,9 +26,13 @@ using core::ProgramFile;
 using core::ProgramRole;
 
 struct Listed {
-  ProgramFile file;
+  ProgramFile file;  // without an identity until Identify
+  std::string build_id;
   std::vector<std::string> needed;
 };
+
+// What loads programs of this library: the name of musl's C library says that it is for none of glibc's.
+constexpr std::string_view kMusl = "libc.musl-";
 
 std::string SumOf(int fd) {
   core::Sha256 sum;
@@ -42,9 +48,13 @@ std::string SumOf(int fd) {
 
 std::string NameOf(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
+core::UniqueFd Open(const std::string& path) {
+  return core::UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+}
+
 // `loaded_as`: the build id that it has in memory, where that is known; the file may be another one by now.
 std::optional<Listed> List(const std::string& path, ProgramRole role, const std::string& loaded_as = {}) {
-  core::UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  core::UniqueFd fd = Open(path);
   struct stat info{};
   if (!fd || ::fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) return std::nullopt;
   Listed listed;
@@ -53,7 +63,7 @@ std::optional<Listed> List(const std::string& path, ProgramRole role, const std:
   file.path = path;
   file.size = static_cast<uint64_t>(info.st_size);
   file.name = NameOf(path);
-  std::string build_id = loaded_as;
+  listed.build_id = loaded_as;
   auto elf = core::ReadElf(fd.get());
   if (elf) {
     file.bits = elf->bits;
@@ -61,15 +71,66 @@ std::optional<Listed> List(const std::string& path, ProgramRole role, const std:
     file.fixed_paths = elf->fixed_paths ? 1 : 0;
     file.glibc = elf->glibc;
     if (role == ProgramRole::kProgram) file.interpreter = elf->interpreter;
-    if (role != ProgramRole::kProgram && !elf->soname.empty()) file.name = elf->soname;
-    if (build_id.empty()) build_id = elf->build_id;
+    const bool has_name = !elf->soname.empty() && elf->soname.find('/') == std::string::npos;
+    if (role != ProgramRole::kProgram && has_name) file.name = elf->soname;
+    if (listed.build_id.empty()) listed.build_id = elf->build_id;
     listed.needed = std::move(elf->needed);
+    for (const std::string& name : listed.needed) {
+      if (name.starts_with(kMusl)) file.interpreter = "/lib/ld-" + name.substr(5);  // "/lib/ld-musl-x86_64.so.1"
+    }
   }
-  file.identity = core::BuildIdentity(build_id);
-  if (file.identity.empty()) file.identity = SumOf(fd.get());
-  if (file.identity.empty()) return std::nullopt;
   return listed;
 }
+
+// Reads the whole file if it has no build id. False if that cannot be.
+bool Identify(Listed& listed) {
+  ProgramFile& file = listed.file;
+  file.identity = core::BuildIdentity(listed.build_id);
+  if (!file.identity.empty()) return true;
+  core::UniqueFd fd = Open(file.path);
+  if (fd) file.identity = SumOf(fd.get());
+  return !file.identity.empty();
+}
+
+std::string RealPath(const std::string& path) {
+  char absolute[PATH_MAX];
+  return ::realpath(path.c_str(), absolute) ? absolute : path;
+}
+
+// What this process has loaded beside the system's own and `seen`, not identified yet.
+std::vector<Listed> ListLoaded(std::set<std::string>& seen) {
+  std::vector<Listed> loaded;
+  for (const LoadedModule& module : LoadedLibraries()) {
+    const std::string path = RealPath(module.path);
+    if (IsSystemLibrary(path) || !seen.insert(path).second) continue;
+    auto library = List(path, ProgramRole::kLibrary, module.build_id);
+    if (!library) continue;
+    // Never the C library itself, wherever it lies: it must fit the machine's loader.
+    if (library->file.name.starts_with("ld-") || library->file.name == "libc.so.6") continue;
+    loaded.push_back(std::move(*library));
+  }
+  return loaded;
+}
+
+// Libraries by the names that they are needed by.
+class Needed {
+ public:
+  explicit Needed(std::vector<Listed> loaded) {
+    for (Listed& library : loaded) by_name_.try_emplace(library.file.name, std::move(library));
+  }
+  // Takes out what these names need, each after what it needs itself. Circles, which the loader allows, end somewhere.
+  void Take(const std::vector<std::string>& names, std::vector<Listed>& to) {
+    for (const std::string& name : names) {
+      auto taken = by_name_.extract(name);
+      if (taken.empty()) continue;
+      Take(taken.mapped().needed, to);
+      to.push_back(std::move(taken.mapped()));
+    }
+  }
+
+ private:
+  std::map<std::string, Listed> by_name_;
+};
 
 }  // namespace
 
@@ -86,7 +147,7 @@ std::vector<ProgramFile> ListProgramFiles(const std::vector<std::string>& comman
                                           const std::vector<std::string>& libraries) {
   std::vector<Listed> all;
   auto program = List(command[0], ProgramRole::kProgram);
-  if (!program) return {};
+  if (!program || !Identify(*program)) return {};
   std::set<std::string> seen{command[0]}, wanted;
   all.push_back(std::move(*program));
   for (size_t i = 2; !libraries.empty() && i < command.size(); ++i) {
@@ -97,17 +158,7 @@ std::vector<ProgramFile> ListProgramFiles(const std::vector<std::string>& comman
     }
   }
 
-  std::vector<Listed> loaded;
-  for (const LoadedModule& module : LoadedLibraries()) {
-    char absolute[PATH_MAX];
-    const std::string path = ::realpath(module.path.c_str(), absolute) ? absolute : module.path;
-    if (IsSystemLibrary(path) || !seen.insert(path).second) continue;
-    auto library = List(path, ProgramRole::kLibrary, module.build_id);
-    if (!library) continue;
-    // Never the C library itself, wherever it lies: it must fit the machine's loader.
-    if (library->file.name.starts_with("ld-") || library->file.name == "libc.so.6") continue;
-    loaded.push_back(std::move(*library));
-  }
+  std::vector<Listed> loaded = ListLoaded(seen);
   // The program itself loads again what it has loaded. `weft worker` loads what its libraries need, and this process
   // may have loaded much that is nobody's business.
   for (bool more = true; more;) {
@@ -120,7 +171,33 @@ std::vector<ProgramFile> ListProgramFiles(const std::vector<std::string>& comman
     }
   }
   std::vector<ProgramFile> files;
-  for (Listed& listed : all) files.push_back(std::move(listed.file));
+  for (Listed& listed : all) {
+    if (Identify(listed)) files.push_back(std::move(listed.file));
+  }
+  return files;
+}
+
+std::vector<ProgramFile> ListLibraryFiles(const std::string& path) {
+  std::string build_id;
+  for (const LoadedModule& module : LoadedLibraries()) {
+    if (RealPath(module.path) == path) build_id = module.build_id;
+  }
+  auto library = List(path, ProgramRole::kTaskLibrary, build_id);
+  if (!path.starts_with("/") || !library || !Identify(*library)) return {};
+  std::set<std::string> seen{path};
+  Needed needed(ListLoaded(seen));
+  std::vector<Listed> all, own;
+  // What every worker has loaded: libweft.so, in which this function lies, and what that needs.
+  Dl_info info;
+  if (::dladdr(reinterpret_cast<const void*>(&IsSystemLibrary), &info) != 0 && info.dli_fname) {
+    if (auto weft = List(RealPath(info.dli_fname), ProgramRole::kLibrary)) needed.Take({weft->file.name}, own);
+  }
+  needed.Take(library->needed, all);
+  std::vector<ProgramFile> files{std::move(library->file)};
+  for (Listed& listed : all) {
+    if (!Identify(listed)) return {};
+    files.push_back(std::move(listed.file));
+  }
   return files;
 }
 

@@ -1,8 +1,9 @@
-// The files that workers of this driver are made of, so that other nodes can tell whether they have them, and ask for
-// them if not.
+// The files that workers of this driver are made of, or a library of tasks, so that other nodes can tell whether they
+// have them, and ask for them if not.
 //
-// Called by weft::init when it joins a cluster. Reads a few tables of each file, and only files without a build id as
-// a whole. What belongs to the system (/lib, /usr/lib) is not listed: that every machine has its own.
+// Called by weft::init when it joins a cluster, and when a library of tasks is loaded. Reads a few tables of each file,
+// and only files without a build id as a whole. What belongs to the system (/lib, /usr/lib) is not listed: that every
+// machine has its own.
 #pragma once
 
 #include <string>
@@ -16,6 +17,11 @@ namespace weft::detail {
 // out, and other nodes then start what they find at its path.
 std::vector<core::ProgramFile> ListProgramFiles(const std::vector<std::string>& command,
                                                 const std::vector<std::string>& libraries);
+
+// A library of tasks that this process has loaded from this absolute path, and after it what it needs, each after what
+// it needs itself: so that they can be loaded from the second to the last, and then the first. Without libweft.so and
+// what that needs, which every worker has loaded before. Empty if the file cannot be read.
+std::vector<core::ProgramFile> ListLibraryFiles(const std::string& path);
 
 // Whether it lies where only the system's own libraries are.
 bool IsSystemLibrary(const std::string& path);

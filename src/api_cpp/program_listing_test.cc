@@ -67,6 +67,16 @@ TEST(ProgramListing, WithoutABuildIdTheContentCounts) {
   EXPECT_TRUE(ListProgramFiles({"/nowhere/at/all"}, {}).empty());
 }
 
+TEST(ProgramListing, ALibraryWithoutWhatWorkersHave) {
+  // As if this program, which needs libweft.so, were the library.
+  const auto files = ListLibraryFiles(Own());
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(files[0].path, Own());
+  EXPECT_EQ(files[0].role, static_cast<uint8_t>(core::ProgramRole::kTaskLibrary));
+  EXPECT_TRUE(core::IsIdentity(files[0].identity));
+  EXPECT_TRUE(ListLibraryFiles("/nowhere/at/all.so").empty());
+}
+
 TEST(ProgramListing, WhatIsTheSystems) {
   for (const char* yes : {"/lib/x86_64-linux-gnu/libm.so.6", "/usr/lib/libz.so", "/lib64/libc.so", "/usr/lib64/a.so"}) {
     EXPECT_TRUE(IsSystemLibrary(yes)) << yes;

@@ -410,14 +410,6 @@ PyObject* HandleFrom(const Runtime::FoundActor& found) {
   return info ? NewHandle(found.handle, info.get()) : nullptr;
 }
 
-// Runs Python's handlers of signals that came while the daemon is asked; true if one raised.
-bool Interrupted() {
-  PyGILState_STATE state = PyGILState_Ensure();
-  const bool raised = PyErr_CheckSignals() != 0;
-  PyGILState_Release(state);
-  return raised;
-}
-
 // As a Python exception, if it is not one already: what came of a question to the daemon.
 PyObject* RaiseAnswer(const core::Error& error) {
   if (PyErr_Occurred()) return nullptr;

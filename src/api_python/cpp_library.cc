@@ -1,12 +1,15 @@
 #include "api_python/cpp_library.h"
 
+#include <optional>
 #include <stdexcept>
 
 #include "api_cpp/actor_settings.h"
 #include "api_cpp/exports.h"
 #include "api_cpp/identity.h"
+#include "api_cpp/library_origin.h"
 #include "api_python/codec.h"
 #include "weft/actor.h"
+#include "weft/errors.h"
 #include "wire/languages.h"
 
 namespace weft::python {
@@ -31,20 +34,35 @@ PyObject* Describe(const detail::Export& item) {
                        "line", item.line);
 }
 
+// Its path, or what else it is known by: the body that another process has made of it. Returns
 // (path, text, body of its functions, [export, ...])
-PyObject* LoadLibrary(PyObject*, PyObject* argument) {
+PyObject* LoadLibrary(PyObject*, PyObject* args) {
   PyObject* encoded = nullptr;
-  if (!PyUnicode_FSConverter(argument, &encoded)) return nullptr;
+  const char* body_bytes = nullptr;
+  Py_ssize_t body_size = 0;
+  if (!PyArg_ParseTuple(args, "O&|y#", PyUnicode_FSConverter, &encoded, &body_bytes, &body_size)) return nullptr;
   Owned owned(encoded);
+  std::string body(body_bytes ? body_bytes : "", static_cast<size_t>(body_size));
+  Runtime* runtime = body.empty() ? nullptr : g_runtime;
+  std::optional<Inside> inside;
+  if (runtime) inside.emplace(runtime);
   detail::LoadedLibrary library;
   std::string error;
   Py_BEGIN_ALLOW_THREADS try {
-    library = detail::LoadTaskLibrary(PyBytes_AS_STRING(encoded));
+    library = runtime ? detail::LoadLibraryOf(*runtime, body, {}, Interrupted)
+                      : detail::LoadTaskLibrary(PyBytes_AS_STRING(encoded));
+    // On one machine a library is known by what lies at its path.
+    if (!runtime || !runtime->in_cluster()) body = detail::BodyOf(library);
+  } catch (const VersionMismatchError& thrown) {
+    error = std::string("VersionMismatchError\n") + thrown.what();
+  } catch (const RuntimeEnvSetupError& thrown) {
+    error = std::string("RuntimeEnvSetupError\n") + thrown.what();
   } catch (const std::exception& thrown) {
-    error = thrown.what();
+    error = std::string("WeftError\n") + thrown.what();
   }
-  Py_END_ALLOW_THREADS if (!error.empty()) {
-    RaiseSystemError("WeftError\n" + error);
+  Py_END_ALLOW_THREADS if (PyErr_Occurred()) return nullptr;  // a handler has raised
+  if (!error.empty()) {
+    RaiseSystemError(error);
     return nullptr;
   }
   Owned exports(PyList_New(0));
@@ -52,21 +70,27 @@ PyObject* LoadLibrary(PyObject*, PyObject* argument) {
     Owned described(Describe(*item));
     if (!exports || !described || PyList_Append(exports.get(), described.get()) != 0) return nullptr;
   }
-  std::string body = detail::LibraryBody(library.path, library.build);
   Owned path(PyUnicode_DecodeFSDefault(library.path.c_str())), bytes(Bytes(body));
   if (!path || !bytes) return nullptr;
   return Py_BuildValue("OsOO", path.get(), library.text.c_str(), bytes.get(), exports.get());
 }
 
 PyObject* ActorInfo(PyObject*, PyObject* args) {
-  const char *class_name, *library, *name;
+  const char *class_name, *name;
   int max_pending_calls, max_task_retries, retry_exceptions;
-  if (!PyArg_ParseTuple(args, "siipss", &class_name, &max_pending_calls, &max_task_retries, &retry_exceptions, &library,
-                        &name)) {
+  PyObject* methods;
+  if (!PyArg_ParseTuple(args, "siipsO!", &class_name, &max_pending_calls, &max_task_retries, &retry_exceptions, &name,
+                        &PyList_Type, &methods)) {
     return nullptr;
   }
-  return Bytes(
-      detail::PackActorInfo({class_name, max_pending_calls, max_task_retries, retry_exceptions != 0, library, name}));
+  detail::ActorInfoFields fields{class_name, max_pending_calls, max_task_retries, retry_exceptions != 0, name, {}};
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(methods); ++i) {
+    const char *method, *parameters;
+    unsigned int num_returns;
+    if (!PyArg_ParseTuple(PyList_GET_ITEM(methods, i), "sIs", &method, &num_returns, &parameters)) return nullptr;
+    std::get<5>(fields).emplace_back(method, num_returns, parameters);
+  }
+  return Bytes(detail::PackActorInfo(fields));
 }
 
 PyObject* ReadActorInfo(PyObject*, PyObject* argument) {
@@ -77,9 +101,15 @@ PyObject* ReadActorInfo(PyObject*, PyObject* argument) {
     auto* data = reinterpret_cast<const uint8_t*>(bytes);
     if (size < 1 || data[0] != detail::kNativeFormat) detail::ThrowMalformed();
     Decoder in(data + 1, data + size);
-    auto [class_name, pending, retries, retry_exceptions, library, name] = Codec<detail::ActorInfoFields>::Decode(in);
-    return Py_BuildValue("siiOss", class_name.c_str(), pending, retries, retry_exceptions ? Py_True : Py_False,
-                         library.c_str(), name.c_str());
+    auto [class_name, pending, retries, retry_exceptions, name, methods] = Codec<detail::ActorInfoFields>::Decode(in);
+    Owned list(PyList_New(0));
+    for (const auto& [method, num_returns, parameters] : methods) {
+      Owned described(Py_BuildValue("sIs", method.c_str(), num_returns, parameters.c_str()));
+      if (!list || !described || PyList_Append(list.get(), described.get()) != 0) return nullptr;
+    }
+    if (!list) return nullptr;
+    return Py_BuildValue("siiOsO", class_name.c_str(), pending, retries, retry_exceptions ? Py_True : Py_False,
+                         name.c_str(), list.get());
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_ValueError, error.what());
     return nullptr;
@@ -112,7 +142,7 @@ PyObject* DecodeNative(PyObject*, PyObject* argument) {
 }
 
 PyMethodDef functions[] = {{"decode_native", DecodeNative, METH_O, nullptr},
-                           {"load_cpp_library", LoadLibrary, METH_O, nullptr},
+                           {"load_cpp_library", LoadLibrary, METH_VARARGS, nullptr},
                            {"cpp_actor_info", ActorInfo, METH_VARARGS, nullptr},
                            {"read_cpp_actor_info", ReadActorInfo, METH_O, nullptr},
                            {"cpp_actor_settings", ActorSettings, METH_VARARGS, nullptr},

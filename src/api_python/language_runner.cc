@@ -1,7 +1,7 @@
 #include "api_python/language_runner.h"
 
 #include "api_cpp/cpp_runner.h"
-#include "api_cpp/exports.h"
+#include "wire/library_body.h"
 
 namespace weft::python {
 
@@ -20,7 +20,7 @@ void LanguageRunner::SetExecutor(core::Executor* executor) {
 
 bool LanguageRunner::IsCpp(const core::DefinedTemplate& what) const {
   if (what.kind == core::TemplateKind::kCall) return cpp_actor_.load(std::memory_order_relaxed);
-  return what.body.starts_with(core::kLibraryMark);
+  return core::IsLibraryBody(what.body);
 }
 
 void LanguageRunner::NeedCpp() {
@@ -37,6 +37,7 @@ void LanguageRunner::Prepare(const core::TaskCall& call) {
   if (!prepared_cpp_) [[likely]]
     return python_.Prepare(call);
   NeedCpp();
+  // It may wait for the library.
   Py_BEGIN_ALLOW_THREADS cpp_->Prepare(call);
   Py_END_ALLOW_THREADS if (call.what->kind == core::TemplateKind::kCreation) cpp_actor_.store(true);
 }

@@ -125,6 +125,13 @@ void RaiseCoreError(const core::Error& error) {
   RaiseSystemError(name + "\n" + error.message);
 }
 
+bool Interrupted() {
+  PyGILState_STATE state = PyGILState_Ensure();
+  const bool raised = PyErr_CheckSignals() != 0;
+  PyGILState_Release(state);
+  return raised;
+}
+
 int64_t DeadlineOf(PyObject* timeout, bool* ok) {
   *ok = true;
   if (!timeout || timeout == Py_None) return -1;

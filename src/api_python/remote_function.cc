@@ -10,7 +10,7 @@
 #include "api_python/options.h"
 #include "api_python/python_runner.h"
 #include "api_python/submission.h"
-#include "wire/languages.h"
+#include "wire/library_body.h"
 
 namespace weft::python {
 namespace {
@@ -103,7 +103,7 @@ bool Prepare(RemoteFunctionObject* f, Runtime* runtime) {
   what.max_retries = static_cast<int32_t>(max_retries);
   what.function = InternExported(runtime, f->exported);
   if (!what.function) return false;
-  f->native = what.function->body.starts_with(core::kLibraryMark);
+  f->native = core::IsLibraryBody(what.function->body);
   if (!f->native) AskForPythonWorker(runtime, shape);
   f->what = runtime->InternTemplate(std::move(what), shape);
   f->epoch = g_epoch;

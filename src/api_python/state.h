@@ -63,6 +63,8 @@ PyObject* Callback(const char* module, const char* name);  // borrowed; nullptr 
 void RaiseTaskError(std::string_view payload);
 void RaiseSystemError(std::string_view name_and_message);
 void RaiseCoreError(const core::Error& error);
+// Runs Python's handlers of signals that came while the daemon is asked, without the GIL; true if one raised.
+bool Interrupted();
 
 // Waits outside the GIL; false with an exception set on timeout, interruption by a signal handler that raises, or the
 // session's end. `timeout_text` describes what was waited for.

@@ -152,6 +152,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void Handle(Process& process, ChannelLost& message);
   void Handle(Process& process, ReleaseObject& message);
   void Handle(Process& process, EntrustActor& message);
+  void Handle(Process& process, ShareLibrary& message);
+  void Handle(Process& process, FindLibrary& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
   void Refuse(Process& process, const std::string& why);
@@ -332,13 +334,18 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void SendToNode(NodeNumber node, const NodeMessage& message) override;
   std::string NameOf(NodeNumber node) const override;
   void ProgramSettled(ProcessId job, const std::string& why_not) override;
+  void LibrarySettled(ProcessId id, uint64_t request, std::vector<std::string> paths,
+                      const std::string& error) override;
   void HandleNode(NodeNumber from, ProgramPieceWanted& message);
   void HandleNode(NodeNumber from, ProgramPiece& message);
   void HandleNode(NodeNumber from, ProgramDenied& message);
+  void HandleNode(NodeNumber from, ProgramReplaced& message);
   void HandleNode(NodeNumber from, ChannelBroken& message);
   void EndUnreachable(ProcessId worker, ProcessId other);
   // True if the worker is started later, when the files that it is made of are here.
   bool AwaitsProgram(const Job& job, const StartWorker& action);
+  // Those among them that live and are not this one, each once.
+  std::vector<NodeNumber> Others(const std::vector<NodeNumber>& nodes) const;
   // True if workers are started ahead only if the files turn out to be here: nothing is sent before it is needed.
   bool LooksForProgram(const Job& job);
   void AdaptToThisNode(const Job& job, ChildProgram& program);

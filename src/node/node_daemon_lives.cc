@@ -316,6 +316,7 @@ void NodeDaemon::Bury(ProcessId id) {
     exchange_->ProcessEnded(id);
     exchange_->SegmentChanged(SegmentId{id.value});
   }
+  if (programs_) programs_->ForgetLibraries(id);
   const bool was_worker = !process->is_driver, guest = process->guest;
   processes_.erase(id);
   int64_t now = NowNs();

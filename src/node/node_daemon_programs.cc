@@ -1,5 +1,6 @@
 // NodeDaemon: workers of C++ drivers of other nodes. Their program may not be here, or be another one (ProgramFiles);
-// starts of workers wait until it is. And for other nodes: the programs of our own drivers.
+// starts of workers wait until it is. Likewise libraries of tasks that a process here is to load, and one elsewhere has
+// loaded. And for other nodes: the programs of our own drivers, and the libraries of our own processes.
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -30,14 +31,18 @@ bool NodeDaemon::AwaitsProgram(const Job& job, const StartWorker& action) {
   }
   if (Find(job.output_to) != nullptr) return false;  // a lasting job of a driver that is here
   if (programs_->Find(job.driver) != nullptr) return false;
-  std::vector<NodeNumber> sources;
-  for (NodeNumber node : {NodeOf(job.driver), NodeOf(job.output_to), cluster_->head()}) {
-    const bool fresh = std::find(sources.begin(), sources.end(), node) == sources.end();
-    if (node != cluster_->self() && cluster_->Knows(node) && fresh) sources.push_back(node);
-  }
   awaiting_program_[job.driver].push_back(action);
-  programs_->Prepare(job.driver, job.session, std::move(sources));
+  programs_->Prepare(job.driver, job.session, Others({NodeOf(job.driver), NodeOf(job.output_to), cluster_->head()}));
   return true;
+}
+
+std::vector<NodeNumber> NodeDaemon::Others(const std::vector<NodeNumber>& nodes) const {
+  std::vector<NodeNumber> others;
+  for (NodeNumber node : nodes) {
+    const bool fresh = std::find(others.begin(), others.end(), node) == others.end();
+    if (node != cluster_->self() && cluster_->Knows(node) && fresh) others.push_back(node);
+  }
+  return others;
 }
 
 bool NodeDaemon::LooksForProgram(const Job& job) {
@@ -66,6 +71,33 @@ void NodeDaemon::ForgetProgram(ProcessId job) {
   if (programs_) programs_->Forget(job);
 }
 
+void NodeDaemon::Handle(Process& process, ShareLibrary& message) {
+  if (programs_ && !programs_->Share(message.files)) return Refuse(process, "shares a library that cannot be");
+  Send(process, LibraryAnswer{message.request, {}, ""});
+}
+
+void NodeDaemon::Handle(Process& process, FindLibrary& message) {
+  // Without a folder for copies there is only what lies at the paths.
+  if (!programs_) return Send(process, LibraryAnswer{message.request, {}, ""});
+  // Who submits has it; the driver probably; and anybody who was sent it once.
+  std::vector<NodeNumber> nodes{NodeOf(message.submitter)};
+  if (const Job* job = FindJob(process.job)) {
+    nodes.push_back(NodeOf(job->driver));
+    nodes.push_back(NodeOf(job->output_to));
+  }
+  nodes.push_back(cluster_->head());
+  for (const auto& [node, known] : cluster_->nodes()) nodes.push_back(node);
+  if (!programs_->PrepareLibrary(process.id, message.request, std::move(message.files), Others(nodes),
+                                 Find(message.submitter) != nullptr)) {
+    Refuse(process, "asked for a library that cannot be");
+  }
+}
+
+void NodeDaemon::LibrarySettled(ProcessId id, uint64_t request, std::vector<std::string> paths,
+                                const std::string& error) {
+  TellProcess(id, LibraryAnswer{request, std::move(paths), error});
+}
+
 void NodeDaemon::AdaptToThisNode(const Job& job, ChildProgram& program) {
   if (!IsElsewhere(job.driver)) return;
   if (!IsFolder(program.working_directory)) {
@@ -91,7 +123,7 @@ void NodeDaemon::HandleNode(NodeNumber from, ProgramPieceWanted& message) {
     return std::any_of(session.files.begin(), session.files.end(),
                        [&](const ProgramFile& file) { return file.identity == message.identity; });
   };
-  // Of our own drivers, and of jobs that have outlived theirs: nobody else's files are given away.
+  // Of our own drivers, and of jobs that have outlived theirs; what else is given away ProgramFiles knows.
   for (const auto& [driver, job] : jobs_) {
     const bool ours = !IsElsewhere(driver) || NodeOf(driver) == kClusterNode;
     if (ours && !job->ending && lists(job->session)) return programs_->Serve(from, message, &job->session);
@@ -108,6 +140,10 @@ void NodeDaemon::HandleNode(NodeNumber from, ProgramPiece& message) {
 }
 
 void NodeDaemon::HandleNode(NodeNumber from, ProgramDenied& message) {
+  if (programs_) programs_->Handle(from, message);
+}
+
+void NodeDaemon::HandleNode(NodeNumber from, ProgramReplaced& message) {
   if (programs_) programs_->Handle(from, message);
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/statvfs.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <memory>
@@ -122,6 +123,16 @@ Status ProgramCache::Incoming::Append(std::string_view bytes) {
     received_ += static_cast<uint64_t>(size);
   }
   return {};
+}
+
+void ProgramCache::Incoming::BeginAnew() {
+  if (::ftruncate(file_.get(), 0) != 0 || ::lseek(file_.get(), 0, SEEK_SET) != 0) {
+    // Nothing can be appended any more, which its owner is told then.
+    ::unlink(path_.c_str());
+    file_.Reset();
+  }
+  hash_ = {};
+  received_ = 0;
 }
 
 Status ProgramCache::EnsureFolder() {

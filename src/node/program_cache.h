@@ -73,6 +73,9 @@ class ProgramCache {
     Incoming& operator=(Incoming&& other) noexcept;
     ~Incoming();
     Status Append(std::string_view bytes);
+    // What has come is forgotten. The rest will come from elsewhere, and two files of one build may differ in what the
+    // build id does not cover.
+    void BeginAnew();
     uint64_t received() const { return received_; }
 
    private:

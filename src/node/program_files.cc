@@ -29,6 +29,12 @@ constexpr int64_t kAfterBreakNs = kSecond / 5;
 constexpr size_t kSumStepBytes = 1 << 20;
 // A file that is being given away stays open so long after the last piece.
 constexpr int64_t kServedNs = 30 * kSecond;
+// A process loads few libraries at once.
+constexpr size_t kMaxRequests = 64;
+// Of processes of this node, in all; the oldest are forgotten.
+constexpr size_t kMaxShared = 4096;
+// So many nodes say in an error why they do not send a file.
+constexpr size_t kMostReasons = 3;
 
 std::string InWords(uint64_t bytes) {
   char text[32];
@@ -61,14 +67,21 @@ std::string BaseName(const std::string& path) { return path.substr(path.rfind('/
 
 bool IsRole(const ProgramFile& file, ProgramRole role) { return file.role == static_cast<uint8_t>(role); }
 
+bool MakesSense(const ProgramFile& file) {
+  return IsIdentity(file.identity) && file.path.starts_with("/") && file.path.find('\0') == std::string::npos &&
+         file.interpreter.find('\0') == std::string::npos && IsName(file.name) && IsName(BaseName(file.path));
+}
+
+// The library of tasks, and then what it needs.
+bool IsLibrary(const std::vector<ProgramFile>& files) {
+  if (files.empty() || files.size() > kMaxFiles || !IsRole(files[0], ProgramRole::kTaskLibrary)) return false;
+  return std::all_of(files.begin(), files.end(), MakesSense) &&
+         std::all_of(files.begin() + 1, files.end(), [](const auto& f) { return IsRole(f, ProgramRole::kLibrary); });
+}
+
 std::string WhyNoList(const std::vector<ProgramFile>& files, const std::vector<std::string>& command) {
   if (files.size() > kMaxFiles) return "it consists of too many files";
-  for (const ProgramFile& file : files) {
-    if (!IsIdentity(file.identity) || !file.path.starts_with("/") || file.path.find('\0') != std::string::npos ||
-        file.interpreter.find('\0') != std::string::npos || !IsName(file.name) || !IsName(BaseName(file.path))) {
-      return "its driver's list of files makes no sense";
-    }
-  }
+  if (!std::all_of(files.begin(), files.end(), MakesSense)) return "its driver's list of files makes no sense";
   const bool in_order = !command.empty() && IsRole(files[0], ProgramRole::kProgram) && files[0].path == command[0];
   return in_order ? "" : "its driver's list of files does not begin with the program";
 }
@@ -109,20 +122,36 @@ std::string ProgramFiles::WhyNotOn(const Machine& machine, const ProgramFile& fi
 // ---- looking --------------------------------------------------------------------------------------------------------
 
 void ProgramFiles::Prepare(ProcessId job, const OpenSession& session, std::vector<NodeNumber> sources) {
-  auto [entry, fresh] = programs_.try_emplace(job);
+  auto [entry, fresh] = programs_.try_emplace({job, 0});
   Program& program = entry->second;
   if (!fresh) {
     if (!sources.empty()) program.sources = std::move(sources);
     return;
   }
-  program.job = job;
+  program.asker = entry->first;
   program.files = session.files;
   program.command = session.worker_command;
   program.sources = std::move(sources);
 }
 
+bool ProgramFiles::PrepareLibrary(ProcessId process, uint64_t request, std::vector<ProgramFile> files,
+                                  std::vector<NodeNumber> sources, bool here) {
+  if (request == 0 || !IsLibrary(files)) return false;
+  const auto first = programs_.lower_bound({process, 1});
+  const auto last = programs_.upper_bound({process, UINT64_MAX});
+  if (std::distance(first, last) >= static_cast<ptrdiff_t>(kMaxRequests)) return false;
+  auto [entry, fresh] = programs_.try_emplace({process, request});
+  if (!fresh) return false;
+  Program& program = entry->second;
+  program.asker = entry->first;
+  program.files = std::move(files);
+  program.sources = std::move(sources);
+  program.loaded_here = here;
+  return true;
+}
+
 const ProgramFiles::Start* ProgramFiles::Find(ProcessId job) {
-  auto found = programs_.find(job);
+  auto found = programs_.find({job, 0});
   if (found == programs_.end() || found->second.stage != Stage::kReady) return nullptr;
   const Program& program = found->second;
   for (const Place& place : program.places) {
@@ -141,7 +170,16 @@ const ProgramFiles::Start* ProgramFiles::Find(ProcessId job) {
 }
 
 void ProgramFiles::Forget(ProcessId job) {
-  programs_.erase(job);
+  programs_.erase({job, 0});
+  AskForOthers();
+}
+
+void ProgramFiles::ForgetLibraries(ProcessId process) {
+  programs_.erase(programs_.lower_bound({process, 1}), programs_.upper_bound({process, UINT64_MAX}));
+  AskForOthers();
+}
+
+void ProgramFiles::AskForOthers() {
   // What nobody waits for any more is not asked for any more; what others wait for is asked for in their name.
   for (auto entry = coming_.begin(); entry != coming_.end();) {
     Coming& coming = entry->second;
@@ -152,14 +190,23 @@ void ProgramFiles::Forget(ProcessId job) {
       entry = coming_.erase(entry);
       continue;
     }
-    if (coming.job == job) {
-      coming.job = waiting->first;
-      coming.sources = waiting->second.sources;
-      coming.source = 0;
+    if (!programs_.contains(coming.asker)) {
+      coming.asker = waiting->first;
+      if (!waiting->second.sources.empty()) ChangeSources(coming, waiting->second.sources);  // else it only looks
       coming.again_ns = NowNs();
     }
     ++entry;
   }
+}
+
+// Who sends it goes on with it, if it is among them; else it begins anew.
+void ProgramFiles::ChangeSources(Coming& coming, std::vector<NodeNumber> sources) {
+  auto sender = std::find(sources.begin(), sources.end(), coming.sources[coming.source]);
+  const bool goes_on = sender != sources.end();
+  if (goes_on) std::rotate(sources.begin(), sender, sender + 1);
+  coming.sources = std::move(sources);
+  coming.source = 0;
+  if (!goes_on) coming.incoming.BeginAnew();
 }
 
 bool ProgramFiles::Step(Program& program) {
@@ -179,7 +226,7 @@ bool ProgramFiles::Step(Program& program) {
         if (whole && "sha256:" + sum->hexadecimal() == file.identity) {
           Found(program, file.path, program.summed, true);
         } else {
-          if (!IsRole(file, ProgramRole::kProgram)) program.shadowed = file.path;
+          AnotherIsThere(program);
           program.stage = Stage::kCache;
         }
         return true;
@@ -191,8 +238,7 @@ bool ProgramFiles::Step(Program& program) {
         verified_[entry.path] = program.summed;
         Found(program, entry.path, program.summed, false);
       } else {
-        std::fprintf(stderr, "weft node: the copy %s is damaged and removed\n", entry.path.c_str());
-        cache_.Drop(entry);
+        DropDamaged(entry, program.summed);
         program.entries.pop_back();
         program.stage = Stage::kEntry;
       }
@@ -212,14 +258,21 @@ bool ProgramFiles::Step(Program& program) {
   return false;
 }
 
+// Unless a new one has taken its place, because somebody else has noticed it before.
+void ProgramFiles::DropDamaged(const ProgramCache::Entry& entry, const FileStamp& summed) {
+  if (StampAt(entry.path) != summed) return;
+  std::fprintf(stderr, "weft node: the copy %s is damaged and removed\n", entry.path.c_str());
+  cache_.Drop(entry);
+}
+
 void ProgramFiles::LookAtPath(Program& program) {
   if (program.places.empty()) {
-    std::string why = WhyNoList(program.files, program.command);
+    std::string why = program.is_library() ? "" : WhyNoList(program.files, program.command);
     // Of all files, before any is sent.
     for (const ProgramFile& file : program.files) {
       if (why.empty()) why = WhyNotOn(machine_, file);
     }
-    if (!why.empty()) return Fail(program.job, why);
+    if (!why.empty()) return Fail(program.asker, why);
   }
   const ProgramFile& file = program.file();
   program.stage = Stage::kCache;
@@ -235,7 +288,16 @@ void ProgramFiles::LookAtPath(Program& program) {
     program.stage = Stage::kPathSum;
     return;
   }
-  if (!IsRole(file, ProgramRole::kProgram)) program.shadowed = file.path;
+  AnotherIsThere(program);
+}
+
+// Another build, at the path of the file.
+void ProgramFiles::AnotherIsThere(Program& program) {
+  const ProgramFile& file = program.file();
+  program.replaced = program.replaced || program.loaded_here;
+  // A library of tasks is opened by the path of its copy.
+  const bool by_path = program.is_library() && program.places.empty();
+  if (!IsRole(file, ProgramRole::kProgram) && !by_path) program.shadowed = file.path;
 }
 
 void ProgramFiles::LookAtEntry(Program& program) {
@@ -270,43 +332,70 @@ void ProgramFiles::Complete(Program& program) {
   if (!all_own) {
     auto fixed = std::find_if(program.files.begin(), program.files.end(), [](const auto& f) { return f.fixed_paths; });
     if (!program.shadowed.empty() && fixed != program.files.end()) {
-      return Fail(program.job, "another build of the library " + program.shadowed + " is installed here, and " +
-                                   fixed->path +
-                                   " would load it whatever it is told, because it says itself where its libraries lie "
-                                   "(DT_RPATH); link with -Wl,--enable-new-dtags, or install the same build here");
+      return Fail(program.asker,
+                  "another build of the library " + program.shadowed + " is installed here, and " + fixed->path +
+                      " would load it whatever it is told, because it says itself where its libraries "
+                      "lie (DT_RPATH); link with -Wl,--enable-new-dtags, or install the same build here");
     }
     std::vector<std::pair<std::string, std::string>> links;
     std::set<std::string> names;
     for (size_t i = 0; i < places.size(); ++i) {
       const ProgramFile& file = program.files[i];
-      if (i == 0) {
+      if (i == 0 && !program.is_library()) {
         if (!places[0].own) links.emplace_back("bin/" + BaseName(file.path), places[0].path);
       } else if (names.insert(file.name).second) {
         links.emplace_back("lib/" + file.name, places[i].path);
       }
     }
     auto folder = cache_.Link(links);
-    if (!folder) return Fail(program.job, folder.error().message);
+    if (!folder) return Fail(program.asker, folder.error().message);
     program.start.library_folder = *folder + "/lib";
-    if (!places[0].own) program.start.command[0] = *folder + "/bin/" + BaseName(program.files[0].path);
+  }
+  if (program.is_library()) return CompleteLibrary(program);
+  if (!all_own) {
+    const std::string& libraries = program.start.library_folder;
+    if (!places[0].own) {
+      program.start.command[0] = libraries.substr(0, libraries.rfind('/')) + "/bin/" + BaseName(program.files[0].path);
+    }
     for (size_t i = 1; i < places.size(); ++i) {
       if (places[i].own || !IsRole(program.files[i], ProgramRole::kTaskLibrary)) continue;
       std::replace(program.start.command.begin() + 1, program.start.command.end(), program.files[i].path,
-                   program.start.library_folder + "/" + program.files[i].name);
+                   libraries + "/" + program.files[i].name);
     }
   }
   program.stage = Stage::kReady;
-  host_.ProgramSettled(program.job, "");
+  host_.ProgramSettled(program.asker.first, "");
 }
 
-void ProgramFiles::Fail(ProcessId job, const std::string& why) {
-  programs_.erase(job);
-  host_.ProgramSettled(job, "the driver's program cannot be run on " + host_.NameOf(self_) + ": " + why);
+// The process opens them now. Nothing keeps the copies from then on: what is loaded needs no file, and who finds one
+// gone asks again.
+void ProgramFiles::CompleteLibrary(Program& program) {
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < program.files.size(); ++i) {
+    paths.push_back(program.places[i].own ? program.files[i].path
+                                          : program.start.library_folder + "/" + program.files[i].name);
+  }
+  const Asker asker = program.asker;
+  programs_.erase(asker);
+  host_.LibrarySettled(asker.first, asker.second, std::move(paths), "");
+}
+
+void ProgramFiles::Fail(Asker asker, const std::string& why) {
+  auto failed = programs_.extract(asker);
+  if (asker.second == 0) {
+    return host_.ProgramSettled(asker.first,
+                                "the driver's program cannot be run on " + host_.NameOf(self_) + ": " + why);
+  }
+  const Program& program = failed.mapped();
+  host_.LibrarySettled(asker.first, asker.second, {},
+                       std::string(program.replaced ? "VersionMismatchError" : "RuntimeEnvSetupError") +
+                           "\nthe library " + program.files[0].path + " cannot be used on " + host_.NameOf(self_) +
+                           ": " + why);
 }
 
 std::set<std::string> ProgramFiles::InUse() const {
   std::set<std::string> paths;
-  for (const auto& [job, program] : programs_) {
+  for (const auto& [asker, program] : programs_) {
     for (const Place& place : program.places) paths.insert(place.path);
   }
   return paths;
@@ -322,54 +411,68 @@ void ProgramFiles::Fetch(Program& program) {
   if (coming_.contains(file.identity)) return;
   const uint64_t most = cache_.limits().file_bytes;
   if (file.size == 0 || file.size > most) {
-    return Fail(program.job, absent + "it is too large to be sent (at most " + InWords(most) +
-                                 "); install it at the same path on every machine");
+    return Fail(program.asker, absent + "it is too large to be sent (at most " + InWords(most) +
+                                   "); install it at the same path on every machine");
   }
   if (program.sources.empty()) {
-    return Fail(program.job, absent + "its driver's node is gone; install it at the same path on every machine");
+    return Fail(program.asker,
+                absent +
+                    (program.is_library() ? (program.replaced ? "another build of it is at that path by now"
+                                                              : "no node is known that could send it")
+                                          : "its driver's node is gone") +
+                    "; install it at the same path on every machine" +
+                    (program.replaced ? ", or start the driver again" : ""));
   }
   auto incoming = cache_.Begin(file.size, InUse());
   if (!incoming) {
-    return Fail(program.job, absent + "a copy cannot be kept: " + incoming.error().message +
-                                 "; make room, or install it at the same path on every machine");
+    return Fail(program.asker, absent + "a copy cannot be kept: " + incoming.error().message +
+                                   "; make room, or install it at the same path on every machine");
   }
   auto [entry, fresh] = coming_.emplace(
       file.identity,
-      Coming{.file = file, .job = program.job, .sources = program.sources, .incoming = std::move(*incoming)});
+      Coming{.file = file, .asker = program.asker, .sources = program.sources, .incoming = std::move(*incoming)});
   Ask(entry->second);
 }
 
 void ProgramFiles::Ask(Coming& coming) {
   coming.request = next_request_++;
   coming.again_ns = NowNs() + kPatienceNs;
-  host_.SendToNode(coming.sources[coming.source],
-                   ProgramPieceWanted{coming.request, coming.job, coming.file.identity, coming.incoming.received()});
+  host_.SendToNode(coming.sources[coming.source], ProgramPieceWanted{coming.request, coming.asker.first,
+                                                                     coming.file.identity, coming.incoming.received()});
 }
 
 void ProgramFiles::AskNext(std::string identity, const std::string& why) {
   Coming& coming = coming_.at(identity);
-  if (!coming.denied.empty()) coming.denied += "; ";
-  coming.denied += host_.NameOf(coming.sources[coming.source]) + " does not send it: " + why;
+  if (coming.source < kMostReasons) {
+    if (!coming.denied.empty()) coming.denied += "; ";
+    coming.denied += host_.NameOf(coming.sources[coming.source]) + " does not send it: " + why;
+  } else if (coming.source == kMostReasons) {
+    coming.denied += "; nor does any other node";
+  }
   coming.tries = 0;
-  if (++coming.source < coming.sources.size()) return Ask(coming);
-  Abandon(identity, coming.denied);
+  if (++coming.source >= coming.sources.size()) return Abandon(identity, coming.denied);
+  coming.incoming.BeginAnew();
+  Ask(coming);
 }
 
 void ProgramFiles::Abandon(std::string identity, std::string why) {
   auto found = coming_.find(identity);
   const ProgramFile file = found->second.file;
+  const bool replaced = found->second.replaced;
   coming_.erase(found);
-  FailAllThatWaitFor(file, why);
+  FailAllThatWaitFor(file, why, replaced);
 }
 
-void ProgramFiles::FailAllThatWaitFor(const ProgramFile& file, const std::string& why) {
-  std::vector<ProcessId> waiting;
-  for (const auto& [job, program] : programs_) {
-    if (program.stage == Stage::kComing && program.file().identity == file.identity) waiting.push_back(job);
+void ProgramFiles::FailAllThatWaitFor(const ProgramFile& file, const std::string& why, bool replaced) {
+  std::vector<Asker> waiting;
+  for (auto& [asker, program] : programs_) {
+    if (program.stage != Stage::kComing || program.file().identity != file.identity) continue;
+    program.replaced = program.replaced || replaced;
+    waiting.push_back(asker);
   }
-  for (ProcessId job : waiting) {
-    Fail(job, file.path + " (" + BuildInWords(file.identity) + ") is not there, and " + why +
-                  "; install it at the same path on every machine, or start the driver again");
+  for (const Asker& asker : waiting) {
+    Fail(asker, file.path + " (" + BuildInWords(file.identity) + ") is not there, and " + why +
+                    "; install it at the same path on every machine, or start the driver again");
   }
 }
 
@@ -380,7 +483,7 @@ void ProgramFiles::Came(const std::string& identity) {
   auto entry = cache_.Finish(std::move(coming.incoming), identity);
   if (!entry) return FailAllThatWaitFor(coming.file, "it did not arrive as it was: " + entry.error().message);
   if (auto stamp = StampAt(entry->path)) verified_[entry->path] = *stamp;
-  for (auto& [job, program] : programs_) {
+  for (auto& [asker, program] : programs_) {
     if (program.stage == Stage::kComing && program.file().identity == identity) program.stage = Stage::kCache;
   }
 }
@@ -415,15 +518,26 @@ void ProgramFiles::Handle(NodeNumber from, ProgramDenied& message) {
   if (Coming* coming = FindComing(from, message.request)) AskNext(coming->file.identity, message.why);
 }
 
+void ProgramFiles::Handle(NodeNumber from, ProgramReplaced& message) {
+  Coming* coming = FindComing(from, message.request);
+  if (coming == nullptr) return;
+  coming->replaced = true;
+  AskNext(coming->file.identity, message.why);
+}
+
 void ProgramFiles::NodeIsGone(NodeNumber node) {
   std::vector<std::string> asked;
-  for (const auto& [identity, coming] : coming_) {
+  for (auto& [identity, coming] : coming_) {
     if (coming.sources[coming.source] == node) asked.push_back(identity);
+    // Nor is it asked later.
+    const auto later = coming.sources.begin() + static_cast<ptrdiff_t>(coming.source) + 1;
+    coming.sources.erase(std::remove(later, coming.sources.end(), node), coming.sources.end());
   }
   for (const std::string& identity : asked) {
     if (coming_.contains(identity)) AskNext(identity, "it is gone");
   }
-  for (auto& [job, program] : programs_) std::erase(program.sources, node);
+  for (auto& [asker, program] : programs_) std::erase(program.sources, node);
+  for (auto& [identity, checking] : checking_) checking.asked.erase(node);
 }
 
 void ProgramFiles::LinkBroken(NodeNumber node) {
@@ -434,42 +548,134 @@ void ProgramFiles::LinkBroken(NodeNumber node) {
 
 // ---- giving ---------------------------------------------------------------------------------------------------------
 
+bool ProgramFiles::Share(const std::vector<ProgramFile>& files) {
+  if (!IsLibrary(files)) return false;
+  for (const ProgramFile& file : files) {
+    if (!shared_.insert_or_assign(file.identity, file).second) continue;
+    shared_order_.push_back(file.identity);
+    if (shared_order_.size() <= kMaxShared) continue;
+    shared_.erase(shared_order_.front());
+    shared_order_.pop_front();
+  }
+  return true;
+}
+
+// That a driver of this node lists, or a process of it has shared.
+const ProgramFile* ProgramFiles::FindGiven(const std::string& identity, const OpenSession* session) const {
+  if (session != nullptr) {
+    auto file = std::find_if(session->files.begin(), session->files.end(),
+                             [&](const ProgramFile& listed) { return listed.identity == identity; });
+    if (file != session->files.end()) return &*file;
+  }
+  auto shared = shared_.find(identity);
+  return shared != shared_.end() ? &shared->second : nullptr;
+}
+
 Result<ProgramFiles::Served> ProgramFiles::OpenToServe(const ProgramFile& file) {
-  std::string why = file.path + " is not there any more";
+  Error why{ErrorKind::kGone, file.path + " is not there any more"};
   if (UniqueFd fd = OpenFile(file.path)) {
     auto stamp = StampOf(fd.get());
     // Of a file without a build id the receiver computes the sum, which is its identity.
     const bool same = stamp && stamp->size == file.size &&
                       (file.identity.starts_with("sha256:") || QuickIdentity(fd.get()) == file.identity);
     if (same) return Served{std::move(fd), *stamp, 0};
-    why = file.path + " was replaced since the driver started";
+    why = {ErrorKind::kInvalid, file.path + " was replaced since " +
+                                    (IsRole(file, ProgramRole::kProgram) ? "the driver started" : "it was loaded")};
   }
   // A node that was sent it can pass it on.
-  for (const ProgramCache::Entry& entry : cache_.Find(file.identity)) {
+  auto copy = OpenCopy(file.identity);
+  if (copy && copy->stamp.size == file.size) return std::move(*copy);
+  return why;
+}
+
+std::optional<ProgramFiles::Served> ProgramFiles::OpenCopy(const std::string& identity) {
+  for (const ProgramCache::Entry& entry : cache_.Find(identity)) {
     auto verified = verified_.find(entry.path);
     UniqueFd fd = OpenFile(entry.path);
     auto stamp = fd ? StampOf(fd.get()) : std::nullopt;
-    if (stamp && stamp->size == file.size && verified != verified_.end() && verified->second == *stamp) {
-      return Served{std::move(fd), *stamp, 0};
+    if (stamp && verified != verified_.end() && verified->second == *stamp) return Served{std::move(fd), *stamp, 0};
+  }
+  return std::nullopt;
+}
+
+// True: there are copies, and the sums of some must be known before one can be given away.
+bool ProgramFiles::BeginChecking(NodeNumber to, const ProgramPieceWanted& message) {
+  auto found = checking_.find(message.identity);
+  if (found == checking_.end()) {
+    auto entries = cache_.Find(message.identity);
+    std::erase_if(entries, [&](const ProgramCache::Entry& entry) {
+      auto verified = verified_.find(entry.path);
+      return verified != verified_.end() && StampAt(entry.path) == verified->second;
+    });
+    if (entries.empty()) return false;
+    found = checking_.emplace(message.identity, Checking{.entries = std::move(entries)}).first;
+  }
+  found->second.asked[to] = message;  // what it asked before it no longer waits for
+  return true;
+}
+
+void ProgramFiles::StepChecking(const std::string& identity) {
+  Checking& checking = checking_.at(identity);
+  bool right = false;
+  if (!checking.sum && !checking.entries.empty()) {
+    UniqueFd fd = OpenFile(checking.entries.back().path);
+    auto stamp = fd ? StampOf(fd.get()) : std::nullopt;
+    if (!stamp) {
+      checking.entries.pop_back();
+      return;
+    }
+    checking.summed = *stamp;
+    checking.sum = std::make_unique<FileSum>(std::move(fd));
+  }
+  if (checking.sum) {
+    const FileSum::State state = checking.sum->Step(kSumStepBytes);
+    if (state == FileSum::State::kMore) return;
+    const ProgramCache::Entry& entry = checking.entries.back();
+    right = state == FileSum::State::kDone && checking.sum->hexadecimal() == entry.sum &&
+            StampOf(checking.sum->fd()) == checking.summed;
+    if (right) {
+      verified_[entry.path] = checking.summed;
+    } else {
+      DropDamaged(entry, checking.summed);
+    }
+    checking.sum.reset();
+    checking.entries.pop_back();
+    if (!right && !checking.entries.empty()) return;
+  }
+  auto asked = std::move(checking.asked);
+  checking_.erase(identity);
+  for (const auto& [node, message] : asked) {
+    if (right) {
+      Serve(node, message, nullptr);
+    } else {
+      host_.SendToNode(node, ProgramDenied{message.request, "its copy is damaged"});
     }
   }
-  return Error{ErrorKind::kGone, why};
 }
 
 void ProgramFiles::Serve(NodeNumber to, const ProgramPieceWanted& message, const OpenSession* session) {
   auto deny = [&](std::string why) { host_.SendToNode(to, ProgramDenied{message.request, std::move(why)}); };
-  if (session == nullptr) return deny("it knows no such driver any more");
-  auto file = std::find_if(session->files.begin(), session->files.end(),
-                           [&](const ProgramFile& listed) { return listed.identity == message.identity; });
-  if (file == session->files.end()) return deny("its driver needs no such file");
+  if (!IsIdentity(message.identity)) return deny("that is no file's identity");
+  const ProgramFile* file = FindGiven(message.identity, session);
+  const std::string name = file != nullptr ? file->path : "its copy";
   auto found = served_.find(message.identity);
   if (found != served_.end() && StampOf(found->second.fd.get()) != found->second.stamp) {
     served_.erase(found);
-    if (message.offset > 0) return deny(file->path + " was changed while it was read");
+    if (message.offset > 0) return deny(name + " was changed while it was read");
     found = served_.end();
   }
   if (found == served_.end()) {
-    auto opened = OpenToServe(*file);
+    Result<Served> opened = Error{
+        ErrorKind::kGone, session == nullptr ? "it knows nobody any more who has it" : "its driver needs no such file"};
+    if (file != nullptr) {
+      opened = OpenToServe(*file);
+    } else if (auto copy = OpenCopy(message.identity)) {
+      opened = std::move(*copy);
+    }
+    if (!opened && BeginChecking(to, message)) return;
+    if (!opened && opened.error().kind == ErrorKind::kInvalid) {
+      return host_.SendToNode(to, ProgramReplaced{message.request, opened.error().message});
+    }
     if (!opened) return deny(opened.error().message);
     found = served_.emplace(message.identity, std::move(*opened)).first;
   }
@@ -482,7 +688,7 @@ void ProgramFiles::Serve(NodeNumber to, const ProgramPieceWanted& message, const
     const ssize_t size = ::pread(served.fd.get(), piece.bytes.data() + done, piece.bytes.size() - done,
                                  static_cast<off_t>(message.offset + done));
     if (size < 0 && errno == EINTR) continue;
-    if (size <= 0) return deny(file->path + " cannot be read: " + (size < 0 ? strerror(errno) : "it is shorter now"));
+    if (size <= 0) return deny(name + " cannot be read: " + (size < 0 ? strerror(errno) : "it is shorter now"));
     done += static_cast<size_t>(size);
   }
   piece.checksum = Checksum({reinterpret_cast<const uint8_t*>(piece.bytes.data()), piece.bytes.size()});
@@ -493,7 +699,8 @@ void ProgramFiles::Serve(NodeNumber to, const ProgramPieceWanted& message, const
 
 int64_t ProgramFiles::NextDeadline() const {
   int64_t next = INT64_MAX;
-  for (const auto& [job, program] : programs_) {
+  if (!checking_.empty()) return 0;
+  for (const auto& [asker, program] : programs_) {
     if (program.stage != Stage::kComing && program.stage != Stage::kReady) return 0;
   }
   for (const auto& [identity, coming] : coming_) next = std::min(next, coming.again_ns);
@@ -516,12 +723,15 @@ void ProgramFiles::Tick(int64_t now_ns) {
       AskNext(identity, "it does not answer");
     }
   }
+  std::vector<std::string> checked;
+  for (const auto& [identity, checking] : checking_) checked.push_back(identity);
+  for (const std::string& identity : checked) StepChecking(identity);
   // A step of each; what is quick is done at once. A step may end one of them.
-  std::vector<ProcessId> jobs;
-  for (const auto& [job, program] : programs_) jobs.push_back(job);
-  for (ProcessId job : jobs) {
+  std::vector<Asker> askers;
+  for (const auto& [asker, program] : programs_) askers.push_back(asker);
+  for (const Asker& asker : askers) {
     for (size_t steps = 0; steps < 8 * kMaxFiles; ++steps) {
-      auto found = programs_.find(job);
+      auto found = programs_.find(asker);
       if (found == programs_.end()) break;
       const bool sums = found->second.sum != nullptr;
       if (!Step(found->second) || sums) break;

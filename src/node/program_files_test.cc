@@ -62,8 +62,20 @@ struct Node : ProgramFiles::Host {
   std::string NameOf(NodeNumber node) const override { return "node " + std::to_string(node.value); }
   void ProgramSettled(ProcessId job, const std::string& why_not) override { settled.emplace_back(job, why_not); }
 
+  void LibrarySettled(ProcessId process, uint64_t request, std::vector<std::string> paths,
+                      const std::string& error) override {
+    libraries.push_back({process, request, std::move(paths), error});
+  }
+
+  struct Library {
+    ProcessId process;
+    uint64_t request = 0;
+    std::vector<std::string> paths;
+    std::string error;
+  };
   std::deque<Sent> sent;
   std::vector<std::pair<ProcessId, std::string>> settled;
+  std::vector<Library> libraries;
 };
 
 class ProgramFilesTest : public ::testing::Test {
@@ -113,6 +125,7 @@ class ProgramFilesTest : public ::testing::Test {
         between(sent.message);
         if (auto* piece = std::get_if<ProgramPiece>(&sent.message)) taker->Handle(kGiver, *piece);
         if (auto* denied = std::get_if<ProgramDenied>(&sent.message)) taker->Handle(kGiver, *denied);
+        if (auto* replaced = std::get_if<ProgramReplaced>(&sent.message)) taker->Handle(kGiver, *replaced);
       }
     }
   }
@@ -182,6 +195,7 @@ class SentTest : public ProgramFilesTest {
       if (change) change(sent.message);
       if (auto* piece = std::get_if<ProgramPiece>(&sent.message)) taker->Handle(kGiver, *piece);
       if (auto* denied = std::get_if<ProgramDenied>(&sent.message)) taker->Handle(kGiver, *denied);
+      if (auto* replaced = std::get_if<ProgramReplaced>(&sent.message)) taker->Handle(kGiver, *replaced);
     }
   }
   std::function<void(NodeMessage&)> change;
@@ -297,7 +311,7 @@ TEST_F(SentTest, WhoHasItNotSaysWhy) {
   Add("program", "content", ProgramRole::kProgram);
   known = false;
   Send();
-  EXPECT_TRUE(Has(Outcome(), "node 1 does not send it: it knows no such driver any more"));
+  EXPECT_TRUE(Has(Outcome(), "node 1 does not send it: it knows nobody any more who has it"));
   known = true;
   session.files[0].size = 6;  // grown since
   Send();
@@ -482,6 +496,239 @@ TEST_F(SentTest, ALibraryThatWouldBeShadowedIsRefused) {
     }
   }
   EXPECT_TRUE(Has(Outcome(), "says itself where its libraries lie"));
+}
+
+// ---- libraries of tasks that processes ask for ----------------------------------------------------------------------
+
+constexpr ProcessId kWorker{uint64_t{2} << 32 | 5}, kSecondWorker{uint64_t{2} << 32 | 6};
+
+class LibraryTest : public SentTest {
+ protected:
+  LibraryTest() {
+    known = false;  // no driver lists them
+    Add("tasks.so", std::string(3 << 20, 't') + "asks", ProgramRole::kTaskLibrary);
+    Add("liba.so", "a library", ProgramRole::kLibrary);
+    EXPECT_TRUE(giver->Share(session.files));
+  }
+  bool Want(ProcessId process, uint64_t request, std::vector<NodeNumber> sources = {kGiver}) {
+    return taker->PrepareLibrary(process, request, session.files, std::move(sources), false);
+  }
+  Node::Library Answer() {
+    for (int turn = 0; turn < 200 && taker_host.libraries.empty(); ++turn) {
+      taker->Tick(NowNs());
+      Deliver();
+      giver->Tick(NowNs());
+    }
+    EXPECT_FALSE(taker_host.libraries.empty());
+    if (taker_host.libraries.empty()) return {};
+    Node::Library answer = taker_host.libraries.back();
+    taker_host.libraries.pop_back();
+    return answer;
+  }
+  void HideAll() {
+    for (const ProgramFile& file : session.files) Hide(file);
+  }
+  bool AnythingHalfWritten() { return ::system(("ls " + cache() + " | grep -q incoming").c_str()) == 0; }
+};
+
+TEST_F(LibraryTest, ComesWithWhatItNeeds) {
+  HideAll();
+  ASSERT_TRUE(Want(kWorker, 7));
+  auto answer = Answer();
+  EXPECT_EQ(answer.error, "");
+  EXPECT_EQ(answer.process, kWorker);
+  EXPECT_EQ(answer.request, 7u);
+  ASSERT_EQ(answer.paths.size(), 2u);
+  EXPECT_TRUE(answer.paths[0].ends_with("/lib/tasks.so")) << answer.paths[0];
+  EXPECT_EQ(Content(answer.paths[0]), std::string(3 << 20, 't') + "asks");
+  EXPECT_EQ(Content(answer.paths[1]), "a library");
+  EXPECT_EQ(asked, 4 + 1);
+  // The second asks nobody.
+  ASSERT_TRUE(Want(kSecondWorker, 7));
+  EXPECT_EQ(Answer().paths, answer.paths);
+  EXPECT_EQ(asked, 5);
+}
+
+TEST_F(LibraryTest, WhatIsAtItsPathIsUsed) {
+  Hide(session.files[1]);
+  ASSERT_TRUE(Want(kWorker, 1));
+  taker->Tick(NowNs());
+  taker->Tick(NowNs());
+  HideAll();
+  auto answer = Answer();
+  ASSERT_EQ(answer.paths.size(), 2u);
+  EXPECT_EQ(answer.paths[0], session.files[0].path);
+  EXPECT_EQ(Content(answer.paths[1]), "a library");
+}
+
+TEST_F(LibraryTest, TwoWhoWantItShareIt) {
+  HideAll();
+  ASSERT_TRUE(Want(kWorker, 1));
+  ASSERT_TRUE(Want(kSecondWorker, 1));
+  ASSERT_TRUE(Want(kSecondWorker, 2));
+  taker->Tick(NowNs());
+  Deliver();
+  taker->ForgetLibraries(kWorker);  // who began it has died
+  EXPECT_EQ(Answer().process, kSecondWorker);
+  EXPECT_EQ(Answer().process, kSecondWorker);
+  EXPECT_LE(asked, 6);
+  EXPECT_TRUE(taker_host.libraries.empty());
+}
+
+TEST_F(LibraryTest, NothingIsLeftOfWhatNobodyWaitsFor) {
+  HideAll();
+  ASSERT_TRUE(Want(kWorker, 1));
+  taker->Tick(NowNs());
+  Deliver();
+  EXPECT_TRUE(AnythingHalfWritten());
+  taker->ForgetLibraries(kWorker);
+  EXPECT_FALSE(AnythingHalfWritten());
+  EXPECT_EQ(taker->NextDeadline(), INT64_MAX);
+}
+
+TEST_F(LibraryTest, AnotherNodeSendsAllOfIt) {
+  HideAll();
+  ASSERT_TRUE(Want(kWorker, 1, {kOther, kGiver}));
+  taker->Tick(NowNs());
+  ASSERT_EQ(taker_host.sent.size(), 1u);
+  ProgramPiece piece{std::get<ProgramPieceWanted>(taker_host.sent[0].message).request, 0, 0,
+                     std::string(kProgramPieceBytes, '?')};
+  piece.checksum = Checksum({reinterpret_cast<const uint8_t*>(piece.bytes.data()), piece.bytes.size()});
+  taker->Handle(kOther, piece);
+  taker_host.sent.clear();
+  taker->NodeIsGone(kOther);
+  // What the first has sent is not mixed with what the second sends.
+  auto answer = Answer();
+  ASSERT_EQ(answer.error, "");
+  EXPECT_EQ(Content(answer.paths[0]), std::string(3 << 20, 't') + "asks");
+  EXPECT_FALSE(AnythingHalfWritten());
+}
+
+TEST_F(LibraryTest, WhoGoesOnWaitingMayHaveOtherSources) {
+  HideAll();
+  ASSERT_TRUE(Want(kWorker, 1, {kOther}));
+  ASSERT_TRUE(Want(kSecondWorker, 1, {kGiver}));
+  taker->Tick(NowNs());
+  ASSERT_EQ(taker_host.sent.size(), 1u);
+  ProgramPiece piece{std::get<ProgramPieceWanted>(taker_host.sent[0].message).request, 0, 0,
+                     std::string(kProgramPieceBytes, '?')};
+  piece.checksum = Checksum({reinterpret_cast<const uint8_t*>(piece.bytes.data()), piece.bytes.size()});
+  taker->Handle(kOther, piece);
+  taker_host.sent.clear();
+  taker->ForgetLibraries(kWorker);
+  auto answer = Answer();
+  EXPECT_EQ(answer.process, kSecondWorker);
+  ASSERT_EQ(answer.error, "");
+  EXPECT_EQ(Content(answer.paths[0]), std::string(3 << 20, 't') + "asks");
+  EXPECT_EQ(asked, 4 + 1);
+}
+
+TEST_F(LibraryTest, NodesThatAreGoneAreNotAsked) {
+  HideAll();
+  ASSERT_TRUE(Want(kWorker, 1, {kGiver, kOther}));
+  taker->Tick(NowNs());
+  taker->NodeIsGone(kOther);
+  taker->NodeIsGone(kGiver);
+  const std::string why = Answer().error;
+  EXPECT_TRUE(Has(why, "RuntimeEnvSetupError\nthe library " + session.files[0].path)) << why;
+  EXPECT_TRUE(Has(why, "node 1 does not send it: it is gone")) << why;
+  EXPECT_FALSE(Has(why, "node 3")) << why;
+  ASSERT_TRUE(Want(kWorker, 2, {}));
+  EXPECT_TRUE(Has(Answer().error, "no node is known that could send it"));
+}
+
+TEST_F(LibraryTest, WhatCannotRunIsRefusedBeforeAnythingIsSent) {
+  HideAll();
+  session.files[1].machine = EM_AARCH64;
+  session.files[1].bits = 64;
+  ASSERT_TRUE(Want(kWorker, 1));
+  const std::string why = Answer().error;
+  EXPECT_TRUE(Has(why, "RuntimeEnvSetupError\nthe library " + session.files[0].path +
+                           " cannot be used on node 2: " + session.files[1].path + " is for AArch64 (64 bit)"))
+      << why;
+  EXPECT_EQ(asked, 0);
+}
+
+TEST_F(LibraryTest, AnotherBuildAtTheSourceIsAMismatch) {
+  Write(session.files[0].path, "built anew");
+  ASSERT_TRUE(Want(kWorker, 1));
+  HideAll();
+  const std::string why = Answer().error;
+  EXPECT_TRUE(Has(why, "VersionMismatchError\n")) << why;
+  EXPECT_TRUE(Has(why, session.files[0].path + " was replaced since it was loaded")) << why;
+}
+
+TEST_F(LibraryTest, AnotherBuildOnTheOwnNodeIsAMismatch) {
+  Write(session.files[0].path, "built anew");
+  ASSERT_TRUE(taker->PrepareLibrary(kWorker, 1, session.files, {}, true));
+  Run();
+  ASSERT_EQ(taker_host.libraries.size(), 1u);
+  EXPECT_TRUE(Has(taker_host.libraries[0].error, "VersionMismatchError\n")) << taker_host.libraries[0].error;
+}
+
+TEST_F(LibraryTest, CopiesArePassedOn) {
+  HideAll();
+  ASSERT_TRUE(Want(kWorker, 1));
+  ASSERT_EQ(Answer().error, "");
+  // The daemon that has the copies is a new one, knows of nothing, and computes their sums first.
+  Make({});
+  Node third_host;
+  const std::string folder_of_third = folder / "third/programs";
+  ProgramFiles third(third_host, ProgramCache(folder_of_third, {}), ProgramFiles::Machine::OfThisProcess(), kOther);
+  auto ask = [&] {
+    EXPECT_TRUE(third.PrepareLibrary(kWorker, 1, session.files, {kTaker}, false));
+    for (int turn = 0; turn < 200 && third_host.libraries.empty(); ++turn) {
+      third.Tick(NowNs());
+      for (; !third_host.sent.empty(); third_host.sent.pop_front()) {
+        taker->Serve(kOther, std::get<ProgramPieceWanted>(third_host.sent.front().message), nullptr);
+      }
+      taker->Tick(NowNs());
+      for (; !taker_host.sent.empty(); taker_host.sent.pop_front()) {
+        auto& message = taker_host.sent.front().message;
+        if (auto* piece = std::get_if<ProgramPiece>(&message)) third.Handle(kTaker, *piece);
+        if (auto* denied = std::get_if<ProgramDenied>(&message)) third.Handle(kTaker, *denied);
+      }
+    }
+    auto answer = third_host.libraries.empty() ? Node::Library{} : third_host.libraries.back();
+    third_host.libraries.clear();
+    return answer;
+  };
+  auto answer = ask();
+  ASSERT_EQ(answer.error, "");
+  ASSERT_EQ(answer.paths.size(), 2u);
+  EXPECT_EQ(Content(answer.paths[1]), "a library");
+  EXPECT_EQ(taker->NextDeadline() == 0, false);  // nothing is computed any more
+
+  // A damaged copy is not.
+  Make({});
+  [[maybe_unused]] int ignored = ::system(("rm -rf " + folder_of_third).c_str());
+  const std::string copy = ProgramCache(cache(), {}).Find(session.files[1].identity)[0].path;
+  ::chmod(copy.c_str(), 0700);
+  Write(copy, "a lobrary");
+  answer = ask();
+  EXPECT_TRUE(Has(answer.error, "its copy is damaged")) << answer.error;
+  EXPECT_NE(::access(copy.c_str(), F_OK), 0);
+}
+
+TEST_F(LibraryTest, WhatNoCorrectProcessAsksForIsRefused) {
+  EXPECT_FALSE(Want(kWorker, 0));
+  for (uint64_t request = 1; request <= 64; ++request) EXPECT_TRUE(Want(kWorker, request));
+  EXPECT_FALSE(Want(kWorker, 65));
+  EXPECT_TRUE(Want(kSecondWorker, 1));
+  EXPECT_FALSE(Want(kSecondWorker, 1));
+  auto attempt = [&](const std::function<void(std::vector<ProgramFile>&)>& spoil) {
+    std::vector<ProgramFile> files = session.files;
+    spoil(files);
+    EXPECT_FALSE(taker->PrepareLibrary(kSecondWorker, 9, files, {}, false));
+    EXPECT_FALSE(taker->Share(files));
+  };
+  attempt([](auto& files) { files.clear(); });
+  attempt([](auto& files) { std::swap(files[0], files[1]); });
+  attempt([](auto& files) { files[1].role = static_cast<uint8_t>(ProgramRole::kTaskLibrary); });
+  attempt([](auto& files) { files[1].name = "../liba.so"; });
+  attempt([](auto& files) { files[0].path = "tasks.so"; });
+  attempt([](auto& files) { files[0].identity = "build:../../x"; });
+  attempt([](auto& files) { files.resize(2000, files[1]); });
 }
 
 TEST_F(ProgramFilesTest, BuildIdsAreEnough) {

@@ -16,6 +16,7 @@
 #include "os/futex.h"
 #include "os/socket.h"
 #include "os/spawn.h"
+#include "wire/library_body.h"
 
 namespace weft::core {
 namespace {
@@ -207,8 +208,10 @@ Result<const Function*> Runtime::InternFunction(const FunctionKey& key, std::str
     std::lock_guard lock(mutex_);
     if (const Function* known = owner_->FindFunction(key)) return known;
   }
+  const bool in_library = IsLibraryBody(body);
+  if (in_library && in_cluster_) ShareLibrary(body);
   Function function{.key = key, .name = std::move(name)};
-  if (body.size() <= kMaxInlineBytes) {
+  if (body.size() <= kMaxInlineBytes || in_library) {
     function.body = body;
   } else {
     auto room = Allocate(body.size(), {}, Populate::kWhileCopying);

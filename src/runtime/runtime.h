@@ -140,7 +140,8 @@ class Runtime {
   int node_pid() const;
 
   // ---- functions and tasks
-  // A large body is put into the store, for as long as the session lasts. Fails as Allocate does.
+  // A large body is put into the store, for as long as the session lasts. Fails as Allocate does. In a cluster the
+  // daemon is told first of the files of a library, so that it can give them to other nodes.
   Result<const Function*> InternFunction(const FunctionKey& key, std::string name, std::string_view body);
   const TaskTemplate* InternTemplate(TaskTemplate what, const ResourceAmounts& shape);
   // `returns` has room for what->num_returns; each comes with one local reference.
@@ -178,6 +179,14 @@ class Runtime {
   Result<std::vector<std::pair<std::string, std::string>>> ListActors(bool all, const std::string& name_space,
                                                                       const GiveUp& give_up = {});
   void KillActor(Object* handle, bool no_restart);
+
+  // ---- libraries of C++ functions, in a cluster (runtime_libraries.cc)
+  bool in_cluster() const { return in_cluster_; }
+  // Where the files of a library are on this node; the daemon gets those that are not here, from the node of the
+  // submitter or another. Nothing: they are used where they are. kInvalid: it cannot be had here; the message is a
+  // system error, name of the exception class, newline, message. Any thread, without the lock.
+  Result<std::vector<std::string>> FindLibrary(const std::vector<ProgramFile>& files, ProcessId submitter,
+                                               const GiveUp& give_up = {});
   // As Submit. False: `max_pending` calls (0: any number) of this process to this actor are pending.
   bool SubmitCall(Object* handle, const TaskTemplate* what, std::string_view arguments,
                   std::span<Object* const> dependencies, std::span<Object* const> contained, size_t max_pending,
@@ -401,7 +410,8 @@ class Runtime {
   template <class Answer>
   Result<Answer> AwaitAnswer(std::unique_lock<std::mutex>& lock, std::unordered_map<uint64_t, Answer>& answers,
                              uint64_t question, const GiveUp& give_up);
-  // True if whoever asked has given up; `answer` is nullptr if it was a list.
+  void ShareLibrary(std::string_view body);  // without the lock
+  // True if whoever asked has given up; `answer` is nullptr if it was a list, or a library.
   bool TakeUnwantedAnswer(uint64_t question, const ActorAnswer* answer);
   Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes);
   Result<Location> CopyFor(const Location& location);  // without the lock
@@ -463,6 +473,8 @@ class Runtime {
   uint64_t next_question_ = 1;
   std::unordered_map<uint64_t, ActorAnswer> actor_answers_;
   std::unordered_map<uint64_t, ActorList> actor_lists_;
+  std::unordered_map<uint64_t, LibraryAnswer> library_answers_;
+  std::set<std::string> shared_libraries_;          // by the identity of the library: the daemon knows of it
   std::unordered_map<uint64_t, Object*> given_up_;  // questions, with the handle that was to be created
   struct Entrusting {
     ObjectId actor;

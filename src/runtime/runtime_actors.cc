@@ -389,6 +389,10 @@ Result<Answer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>& lock, std::uno
   }
 }
 
+template Result<LibraryAnswer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>&,
+                                                    std::unordered_map<uint64_t, LibraryAnswer>&, uint64_t,
+                                                    const GiveUp&);
+
 bool Runtime::TakeUnwantedAnswer(uint64_t question, const ActorAnswer* answer) {
   auto found = given_up_.find(question);
   if (found == given_up_.end()) return false;

@@ -136,6 +136,8 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     if (!TakeUnwantedAnswer(m->request, m)) actor_answers_[m->request] = std::move(*m);
   } else if (auto* m = std::get_if<ActorList>(&message)) {
     if (!TakeUnwantedAnswer(m->request, nullptr)) actor_lists_[m->request] = std::move(*m);
+  } else if (auto* m = std::get_if<LibraryAnswer>(&message)) {
+    if (!TakeUnwantedAnswer(m->request, nullptr)) library_answers_[m->request] = std::move(*m);
   } else if (auto* m = std::get_if<LeaseRecalled>(&message)) {
     owner_->LeaseRecalled(m->lease, actions_);
   } else if (auto* m = std::get_if<LeaseRefused>(&message)) {

@@ -2,6 +2,7 @@
 // them. Each kind of message lists its fields once, in a function Fields(visitor, message), for both directions.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -60,7 +61,8 @@ struct FieldReader {
     auto count = in.Fixed<uint32_t>();
     // Every item takes at least four bytes on the wire, so a count beyond that is a lie: refused before allocating.
     if (count > in.remaining() / 4) return in.Fail();
-    list.reserve(count);
+    // Items may be larger in memory than on the wire, so no more is allocated than what really comes.
+    list.reserve(std::min<size_t>(count, 256));
     for (uint32_t i = 0; i < count && in.ok(); ++i) One(list.emplace_back());
   }
   template <class T>

@@ -11,7 +11,7 @@ namespace weft::core {
 // session of a program that is not written in it.
 inline constexpr std::string_view kGuestWorker = "worker:guest";
 
-// The body of a C++ function that lies in a library: this, then the id of its build, a newline and the library's path.
+// How the body of a C++ function begins that lies in a library (wire/library_body.h).
 inline constexpr std::string_view kLibraryMark = "\1c++ library\n";
 // The body of a Python function or class that is found by name: this, then the module, a newline and the name.
 inline constexpr std::string_view kImportMark = "\2python import\n";

@@ -232,8 +232,33 @@ template <class V>
 void Fields(V& v, ObjectUnfetchable& m) {
   v(m.request, m.error, m.node_gone);
 }
+template <class V>
+void Fields(V& v, ShareLibrary& m) {
+  v(m.request, m.files);
+}
+template <class V>
+void Fields(V& v, FindLibrary& m) {
+  v(m.request, m.submitter, m.files);
+}
+template <class V>
+void Fields(V& v, LibraryAnswer& m) {
+  v(m.request, m.paths, m.error);
+}
 
 std::string Encode(const Message& message) { return EncodeVariant(message); }
 Message Decode(std::string_view bytes) { return DecodeVariant<Message>(bytes); }
+
+std::string EncodeFiles(const std::vector<ProgramFile>& files) {
+  ByteWriter out;
+  FieldWriter{out}.One(files);
+  return out.Take();
+}
+
+bool DecodeFiles(std::string_view bytes, std::vector<ProgramFile>* files) {
+  ByteReader in(bytes);
+  files->clear();
+  FieldReader{in}.One(*files);
+  return in.ok() && in.AtEnd();
+}
 
 }  // namespace weft::core

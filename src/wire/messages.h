@@ -361,6 +361,22 @@ struct ChannelLost {  // to a worker on another node: the stream has ended, and 
   ProcessId worker;
 };
 
+// ---- libraries of C++ functions that a process has loaded, in a cluster (wire/library_body.h)
+struct ShareLibrary {  // other nodes may ask for these files; answered by LibraryAnswer
+  uint64_t request = 0;
+  std::vector<ProgramFile> files;  // the library first, then what it needs, each after what it needs itself
+};
+struct FindLibrary {     // where are these files here? answered by LibraryAnswer, perhaps after they have been sent
+  uint64_t request = 0;  // not 0
+  ProcessId submitter;   // whose task needs it: its node is asked first
+  std::vector<ProgramFile> files;
+};
+struct LibraryAnswer {
+  uint64_t request = 0;
+  std::vector<std::string> paths;  // of the files, in their order; none: they are used where they are
+  std::string error;               // empty: none; else name of the exception class, newline, message
+};
+
 using Message =
     std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
                  OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened,
@@ -369,11 +385,15 @@ using Message =
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
                  ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
-                 ObjectUnfetchable, EntrustActor, NodeListed, ChannelLost>;
+                 ObjectUnfetchable, EntrustActor, NodeListed, ChannelLost, ShareLibrary, FindLibrary, LibraryAnswer>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);
 // monostate if the bytes are not exactly one message.
 Message Decode(std::string_view bytes);
+
+// A list of files by itself, as it lies in messages.
+std::string EncodeFiles(const std::vector<ProgramFile>& files);
+bool DecodeFiles(std::string_view bytes, std::vector<ProgramFile>* files);
 
 }  // namespace weft::core

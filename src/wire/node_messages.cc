@@ -207,6 +207,10 @@ void Fields(V& v, NodeReachable& m) {
   v(m.node);
 }
 template <class V>
+void Fields(V& v, ProgramReplaced& m) {
+  v(m.request, m.why);
+}
+template <class V>
 void Fields(V& v, FlowTaken& m) {
   v(m.through);
 }

@@ -278,7 +278,7 @@ struct NodesTold {
   std::vector<std::string> nodes;  // encoded NodeListed
 };
 
-// ---- the files that workers of a C++ driver are made of (OpenSession::files)
+// ---- the files that workers of a C++ driver are made of (OpenSession::files), or that a process shares (ShareLibrary)
 struct ProgramPieceWanted {  // to a node that may have it: the piece from this offset on
   uint64_t request = 0;
   ProcessId job;
@@ -319,6 +319,12 @@ struct NodeReachable {  // again
   NodeNumber node;
 };
 
+// ---- instead of ProgramDenied
+struct ProgramReplaced {  // another build lies at its path by now
+  uint64_t request = 0;
+  std::string why;
+};
+
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
                  NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
@@ -327,7 +333,7 @@ using NodeMessage =
                  ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
                  NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold, FlowTaken,
                  ChunksCut, ProgramPieceWanted, ProgramPiece, ProgramDenied, ChannelBroken, JoinLater, NodeUnreachable,
-                 NodeReachable>;
+                 NodeReachable, ProgramReplaced>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);

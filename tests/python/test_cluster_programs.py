@@ -41,12 +41,12 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "it is poss
 
 
 class Machines:
-    """Two nodes: `here`, where the driver runs, and `there`, which has other files."""
+    """Nodes: `here`, where the driver runs, and others (`there`), which have other files."""
 
     def __init__(self, folder: Path) -> None:
         self.program = folder / "program"  # what the driver's node has, and the other has not
         self.other = folder / "other"  # what the other has in its place
-        self.homes = {"here": folder / "home-here", "there": folder / "home-there"}
+        self.homes = {where: folder / f"home-{where}" for where in ("here", "there", "third")}
         for path in (self.program, self.other, *self.homes.values()):
             path.mkdir(mode=0o700)
         for name in (
@@ -60,8 +60,11 @@ class Machines:
             shutil.copy(library, self.program, follow_symlinks=False)
         os.rename(self.program / "weft_test_travels_1", self.driver)
         self.address = ""
+        self.port = 0  # of the head
+        self.cpus = dict.fromkeys(self.homes, 1)
         self.daemons: list = []
-        self.more_options: dict = {"here": [], "there": []}
+        self.pids: dict = {}
+        self.more_options: dict = {where: [] for where in self.homes}
 
     @property
     def driver(self) -> Path:
@@ -69,11 +72,14 @@ class Machines:
 
     @property
     def cache(self) -> Path:
-        return self.homes["there"] / ".weft" / "programs"
+        return self.cache_of("there")
 
-    def copies(self) -> dict:
+    def cache_of(self, where: str) -> Path:
+        return self.homes[where] / ".weft" / "programs"
+
+    def copies(self, where: str = "there") -> dict:
         """What the second node was sent: name -> (inode, time of the last change)."""
-        found = {path.name: path.stat() for path in self.cache.iterdir() if path.is_file()}
+        found = {path.name: path.stat() for path in self.cache_of(where).iterdir() if path.is_file()}
         return {name: (info.st_ino, info.st_mtime_ns) for name, info in found.items()}
 
     def log(self, where: str) -> str:
@@ -81,10 +87,10 @@ class Machines:
 
     def start(self, where: str) -> subprocess.Popen:
         token = self.homes["here"].parent / "token"
-        command = [str(WEFT), "start", "--block", "--json", f"--name={where}", "--num-cpus=1"]
+        command = [str(WEFT), "start", "--block", "--json", f"--name={where}", f"--num-cpus={self.cpus[where]}"]
         command += [f"--token-file={token}", f"--resource={where}=1", *self.more_options[where]]
-        command += [f"--address={self.address}"] if self.address else ["--head", "--port=0"]
-        if where == "there":
+        command += [f"--address={self.address}"] if self.address else ["--head", f"--port={self.port}"]
+        if where != "here":
             # The libraries as they were built must not be found there either.
             hidden = [self.program, BUILT, RELEASE / "lib"]
             script = "".join(f"mount -t tmpfs none {folder} && " for folder in hidden)
@@ -99,6 +105,7 @@ class Machines:
         said = daemon.stdout.readline()
         assert said, self.log(where)
         self.address = re.search(r'"address": "([^"]+)"', said)[1]
+        self.pids[where] = int(re.search(r'"pid": (\d+)', said)[1])
         return daemon
 
     def environment(self) -> dict:
