@@ -42,8 +42,10 @@ int64_t Membership::next_wakeup_ns() const {
   if (deadlines_.empty() || deposed_) return INT64_MAX;
   int64_t next = std::min(deadlines_.begin()->first, now_ns_ + config_.lease_ns / kLooksPerLease);
   for (const auto& [pair, complaint] : complaints_) {
-    // One that could be judged waits for beats.
-    if (const int64_t at = complaint.said_ns + config_.gather_ns; at > now_ns_) next = std::min(next, at);
+    // One that could be judged otherwise waits for beats.
+    for (const int64_t at : {complaint.said_ns + config_.gather_ns, JudgedAtNs(complaint)}) {
+      if (at > now_ns_) next = std::min(next, at);
+    }
   }
   return next;
 }
@@ -245,15 +247,24 @@ size_t Membership::TroubleOf(NodeNumber node) const {
   return others.size();
 }
 
+int64_t Membership::JudgedAtNs(const Complaint& complaint) const {
+  if (complaint.both_ns == INT64_MAX) return INT64_MAX;
+  return std::max(complaint.said_ns + config_.gather_ns, complaint.both_ns + config_.settle_ns);
+}
+
 void Membership::Judge(std::vector<MembershipAction>& out) {
   if (deposed_) return;
-  for (const auto& [pair, complaint] : complaints_) {
-    if (complaint.said_ns + config_.gather_ns > now_ns_) continue;
+  for (auto& [pair, complaint] : complaints_) {
     const Member& one = members_.at(pair.first);
     const Member& other = members_.at(pair.second);
     // Of one that has no link its lease will tell, or it comes back; of one that must go there is nothing to say.
-    if (one.state != State::kAlive || other.state != State::kAlive) continue;
+    if (one.state != State::kAlive || other.state != State::kAlive) {
+      complaint.both_ns = INT64_MAX;
+      continue;
+    }
     if (std::min(one.last_beat_ns, other.last_beat_ns) <= complaint.said_ns) continue;
+    complaint.both_ns = std::min(complaint.both_ns, now_ns_);
+    if (JudgedAtNs(complaint) > now_ns_) continue;
     const size_t trouble_one = TroubleOf(pair.first), trouble_other = TroubleOf(pair.second);
     const bool one_goes =
         other.own ||

@@ -17,11 +17,11 @@
 //
 // Nodes say whom of the others they cannot reach, and when they can again. Whoever waits for such a node would wait for
 // ever, so of such a pair one must go: not the head; the one that more nodes have this trouble with; else the one that
-// joined later. That is judged a moment after the complaint, when others have had the time to complain too, and only
-// when both have sent a beat since: a node that hangs or is cut off is its lease's business. Who must go is *expelled*:
-// it is told to give up what it runs, and its beats are not confirmed any more. It is dead when it has closed its link
-// itself, or when its lease has ended; not before. Its name is let in again after a pause, twice as long each time, so
-// that a node behind a bad cable does not come and go all the time.
+// joined later. That is judged a moment after the complaint, when others have had the time to complain too, and a
+// moment after both have sent a beat: a node that hangs or is cut off is its lease's business. Who must go is
+// *expelled*: it is told to give up what it runs, and its beats are not confirmed any more. It is dead when it has
+// closed its link itself, or when its lease has ended; not before. Its name is let in again after a pause, twice as
+// long each time, so that a node behind a bad cable does not come and go all the time.
 //
 // The head's own absence is nobody's fault: if it did not run for a while, all deadlines move by that much.
 //
@@ -167,6 +167,9 @@ class Membership {
     int64_t grace_ns = 600'000'000;  // a dead daemon is noticed within a second; a lost link is made anew in less
     // From a complaint until it is judged: links to one node end within a second and a quarter of each other.
     int64_t gather_ns = 1'500'000'000;
+    // And since both are known to run: one that had stood still has links again by then, and the complaint is taken
+    // back.
+    int64_t settle_ns = 1'200'000'000;
     // How long one that was expelled stays out: the first time, at most, and how long after that it counts as new.
     int64_t first_pause_ns = 10'000'000'000;
     int64_t last_pause_ns = 300'000'000'000;
@@ -235,7 +238,9 @@ class Membership {
     int64_t said_ns = 0;
     int64_t for_ns = 0;
     std::string why;
+    int64_t both_ns = INT64_MAX;  // when both had sent a beat since
   };
+  int64_t JudgedAtNs(const Complaint& complaint) const;
   struct Pause {  // of one that was expelled
     int64_t length_ns = 0;
     int64_t until_ns = 0;

@@ -67,7 +67,7 @@ void MessageFlow::Handle(const TakenHeard& event, std::vector<FlowAction>& out) 
   }
   Forget(event.through);
   if (event.link != out_link_ || begun_) return;
-  begun_ = true;
+  begun_ = was_connected_ = true;
   passed_ = forgotten_;
   pause_ns_ = 0;
   alone_since_ns_ = INT64_MAX;
@@ -160,7 +160,7 @@ void MessageFlow::Say(uint64_t link, Incoming& incoming, std::vector<FlowAction>
 
 void MessageFlow::Handle(const FlowTicked& event, std::vector<FlowAction>& out) {
   if (say_at_ns_ <= event.now_ns) Say(in_link_, incoming_.at(in_link_), out);
-  if (!complained_ && !faults.never_complain && alone_since_ns_ <= event.now_ns - config_.complain_after_ns) {
+  if (ComplainAtNs() <= event.now_ns && !faults.never_complain) {
     complained_ = true;
     out.emplace_back(ComplainOfOther{alone_since_ns_});
   }
@@ -170,10 +170,15 @@ void MessageFlow::Handle(const FlowTicked& event, std::vector<FlowAction>& out) 
   out.emplace_back(ConnectFlow{});
 }
 
+int64_t MessageFlow::ComplainAtNs() const {
+  if (complained_ || alone_since_ns_ == INT64_MAX) return INT64_MAX;
+  return alone_since_ns_ + (was_connected_ ? config_.complain_after_ns : config_.first_complain_after_ns);
+}
+
 int64_t MessageFlow::next_wakeup_ns() const {
   int64_t next = say_at_ns_;
   if (config_.connects && out_link_ == 0 && !connecting_ && needed_) next = std::min(next, connect_at_ns_);
-  if (!complained_ && alone_since_ns_ != INT64_MAX) next = std::min(next, alone_since_ns_ + config_.complain_after_ns);
+  if (!faults.never_complain) next = std::min(next, ComplainAtNs());
   return next;
 }
 

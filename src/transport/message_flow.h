@@ -111,7 +111,9 @@ class MessageFlow {
     int64_t last_pause_ns = 1'000'000'000;
     // Without a link over which the other has spoken, until it is complained of. Enough for several attempts over a
     // link that loses packets; together with the silence that ends a link (5 s) less than the 10 s of a silent node.
+    // The first time no silence has gone before.
     int64_t complain_after_ns = 3'500'000'000;
+    int64_t first_complain_after_ns = 8'500'000'000;
   };
   // Planted bugs, to show that the test finds them. All off outside tests.
   struct Faults {
@@ -161,6 +163,7 @@ class MessageFlow {
   };
   void Say(uint64_t link, Incoming& incoming, std::vector<FlowAction>& out);
   void Forget(uint64_t through);
+  int64_t ComplainAtNs() const;  // INT64_MAX: there is no cause, or it was done
   void Need(int64_t now_ns);
   void Alone(int64_t now_ns);
   void Pause(int64_t now_ns);
@@ -178,6 +181,7 @@ class MessageFlow {
   bool full_ = false;
   bool connecting_ = false;
   bool needed_ = false;
+  bool was_connected_ = false;
   bool complained_ = false;
   int64_t alone_since_ns_ = INT64_MAX;  // needed and not connected; INT64_MAX: it is
   int64_t connect_at_ns_ = INT64_MIN;
