@@ -44,7 +44,7 @@ NodeNumber NodeDaemon::HomeOf(ObjectId actor) const {
 // About an actor that another node knows. If that node is gone, so is the actor.
 void NodeDaemon::AskElsewhere(Process& process, ObjectId actor, const Message& message) {
   const NodeNumber home = HomeOf(actor);
-  if (!home || cluster_->Knows(home)) {
+  if (!home || cluster_->Knows(home) || cluster_->MayAppear(home)) {
     if (std::holds_alternative<WatchActor>(message)) watched_[actor].insert(process.id);
     return cluster_->Send(home, FromProcess{process.id, process.job, Encode(message)});
   }
@@ -171,6 +171,7 @@ bool NodeDaemon::OfferActor(const GrantActor& action, Process& worker) {
   if (wanted == far_wanted_.end()) return false;
   worker.actor_class = wanted->second.class_name;
   far_workers_[action.worker] = {.actor = action.actor, .home = wanted->second.home, .gpus = action.gpus};
+  FreezeIfNeeded(worker);
   cluster_->Send(wanted->second.home, ActorOffered{action.actor, action.worker, action.gpus});
   far_wanted_.erase(wanted);
   return true;
@@ -304,6 +305,7 @@ void NodeDaemon::WishAnew() {
   std::vector<ObjectId> wished;
   for (const auto& [actor, wish] : actor_wishes_) wished.push_back(actor);
   for (ObjectId actor : wished) ForgetActorWish(actor);
+  sent_wishes_.WishAnew();
 }
 
 bool NodeDaemon::ActorWishRefused(const WishRefused& message) {

@@ -21,20 +21,26 @@ bool NodeDaemon::CouldRunElsewhere(const Process& process) const {
   return holder && IsElsewhere(holder);
 }
 
+// Workers become ready, and are granted to processes of other nodes, while the node stands still: only the head is out
+// of reach. Until they are ready they have nothing to run, and would be given up as failed starts.
+bool NodeDaemon::FreezeIfNeeded(Process& process) {
+  if (!frozen_ || process.pid <= 0 || process.exit_status || process.frozen || !CouldRunElsewhere(process))
+    return false;
+  if (process.stage == Process::Stage::kConnecting || ::kill(process.pid, SIGSTOP) != 0) return false;
+  return process.frozen = true;
+}
+
 void NodeDaemon::FreezeWork(const std::string& why) {
   if (!scheduler_ || ended_) return;
+  frozen_ = true;
   size_t frozen = 0;
-  for (auto& [id, process] : processes_) {
-    if (process->pid <= 0 || process->exit_status || process->frozen || !CouldRunElsewhere(*process)) continue;
-    if (::kill(process->pid, SIGSTOP) != 0) continue;
-    process->frozen = true;
-    ++frozen;
-  }
+  for (auto& [id, process] : processes_) frozen += FreezeIfNeeded(*process) ? 1 : 0;
   std::fprintf(stderr, "weft node: %s; %zu processes stand still until it is known whether they run elsewhere\n",
                why.c_str(), frozen);
 }
 
 void NodeDaemon::ThawWork() {
+  frozen_ = false;
   for (auto& [id, process] : processes_) {
     if (!std::exchange(process->frozen, false) || process->pid <= 0 || process->exit_status) continue;
     ::kill(process->pid, SIGCONT);

@@ -139,6 +139,7 @@ void NodeDaemon::OnZygoteEvent(Job& job) {
         } else {
           process->pid = forked->pid;
           if (process->kill_sent) ::kill(process->pid, SIGKILL);
+          FreezeIfNeeded(*process);
         }
       } else if (process != nullptr) {
         process->note = std::string("the zygote cannot fork: ") + strerror(-forked->pid);

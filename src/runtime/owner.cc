@@ -327,7 +327,7 @@ void Owner::CameWithTask(Object* object, const Location& of, const Location& pla
 
 void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
   if (object->id.owner == receiver && receiver == self_) Hold(object);  // returned by an actor to itself: see Replied
-  if (object->id.owner == receiver || dead_.contains(receiver)) return;
+  if (object->id.owner == receiver || IsDead(receiver)) return;
   if (object->borrowed) {
     if (dead_.contains(object->id.owner)) return;
     object->handed_on = true;
@@ -345,14 +345,14 @@ void Owner::Unmention(Object* object, ProcessId receiver, Actions& out) {
     if (dead_.contains(object->id.owner)) return;
     // Even of a dead receiver: its owner may be younger than that death and never hear of it.
     out.push_back({.kind = ActionKind::kGiveBack, .process = receiver, .number = 1, .id = object->id});
-  } else if (!dead_.contains(receiver)) {
+  } else if (!IsDead(receiver)) {
     BorrowerMentioned(object->id, receiver, -1, out);
   }
 }
 
 void Owner::BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Actions& out) {
   Object* object = Find(id);
-  if (!object || object->borrowed || dead_.contains(borrower)) return;
+  if (!object || object->borrowed || IsDead(borrower)) return;
   if (!object->borrowers) object->borrowers = new std::map<ProcessId, int64_t>();
   object->crossed = object->crossed || NodeOf(borrower) != NodeOf(self_);
   auto& have = (*object->borrowers)[borrower];
@@ -372,7 +372,7 @@ void Owner::SendTo(Object* object, ProcessId asker, Actions& out) {
 }
 
 void Owner::ValueAsked(ObjectId id, ProcessId asker, Actions& out) {
-  if (dead_.contains(asker)) return;
+  if (IsDead(asker)) return;
   Object* object = Find(id);
   if (!object || object->borrowed) {
     out.push_back({.kind = ActionKind::kSendValue, .object = nullptr, .process = asker, .id = id});
@@ -445,7 +445,7 @@ void Owner::Announce(Object* object, Actions& out) {
   }
   if (object->askers) {
     for (ProcessId asker : *object->askers) {
-      if (!dead_.contains(asker)) SendTo(object, asker, out);
+      if (!IsDead(asker)) SendTo(object, asker, out);
     }
     delete object->askers;
     object->askers = nullptr;
@@ -1127,6 +1127,7 @@ void Owner::ReturnLease(LeasedWorker& worker, Actions& out) {
 
 void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
+  if (process && process == DaemonOf(NodeOf(process))) return NodeDied(NodeOf(process), out);
   if (!dead_.try_emplace(process, how).second) return;
   if (LeasedWorker* worker = FindWorker(process)) {
     worker->dead = true;
@@ -1146,6 +1147,22 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
       touched.push_back(object);
     }
     if (object->askers) std::erase(*object->askers, process);
+  });
+  for (Object* object : touched) Consider(object, out);
+  Settle(out);
+}
+
+// Its processes may be borrowers here by the word of others, and unknown to our daemon.
+void Owner::NodeDied(NodeNumber node, Actions& out) {
+  if (!dead_nodes_.insert(node).second) return;
+  auto of_node = [node](ProcessId process) { return NodeOf(process) == node; };
+  std::vector<Object*> touched;
+  objects_.ForEach([&](Object* object) {
+    if (object->borrowers &&
+        std::erase_if(*object->borrowers, [&](const auto& borrower) { return of_node(borrower.first); }) > 0) {
+      touched.push_back(object);
+    }
+    if (object->askers) std::erase_if(*object->askers, of_node);
   });
   for (Object* object : touched) Consider(object, out);
   Settle(out);
