@@ -23,7 +23,7 @@ MAY_USE = {
     "transfer": "base wire",
     "node": "base os wire events transport object_store control_store scheduling head transfer",
     "runtime": "base os wire events transport object_store",
-    "simulator": "base wire scheduling head transfer runtime node",
+    "simulator": "base wire transport control_store scheduling head transfer runtime node",
     "api_cpp": "base os wire transport object_store runtime",
     "api_python": "base os wire events transport object_store runtime api_cpp",
     "cli": "base os wire scheduling node",

@@ -77,6 +77,7 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
                      actions);
       self_ = accepted->node;
       head_ = accepted->head;
+      newest_ = std::max(newest_, self_);
       head_is_away_.clear();
       if (auto found = peers_.find(head_link_); found != peers_.end()) {
         leader_address_ = found->second->link->peer_address();
@@ -104,6 +105,7 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
     }
     if (auto* appeared = std::get_if<NodeAppeared>(&message)) {
       nodes_[appeared->node] = {appeared->name, appeared->address, appeared->resources, appeared->labels};
+      newest_ = std::max(newest_, appeared->node);
       std::vector<Peer*> early;
       for (const auto& [number, peer] : peers_) {
         if (peer->accepted && peer->ready && peer->node == appeared->node && !peer->flow_with) {
@@ -121,6 +123,9 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
       for (const auto& [node, other] : nodes_) {
         if (std::find(listed->nodes.begin(), listed->nodes.end(), node) == listed->nodes.end()) gone.push_back(node);
       }
+      for (const auto& [node, flow] : flows_) {
+        if (node != head_ && !nodes_.contains(node)) gone.push_back(node);  // it came and went
+      }
       for (NodeNumber node : gone) Vanish(node, "the head no longer knows it");
       return;
     }
@@ -129,12 +134,17 @@ void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
 }
 
 void Cluster::Vanish(NodeNumber node, const std::string& why) {
+  newest_ = std::max(newest_, node);
   auto known = nodes_.find(node);
-  if (known == nodes_.end()) return;
+  if (known == nodes_.end() && !flows_.contains(node)) return;
   gone_[node] = Describe(node) + ", which is no longer in the cluster (" + why + ")";
   if (gone_.size() > kMostGoneInWords) gone_.erase(gone_.begin());
-  const std::string described = "node " + std::to_string(node.value) + ", " + known->second.name + ": " + why;
-  nodes_.erase(known);
+  std::string described = "node " + std::to_string(node.value);
+  if (known != nodes_.end()) {
+    described += ", " + known->second.name;
+    nodes_.erase(known);
+  }
+  described += ": " + why;
   if (auto found = outgoing_.find(node); found != outgoing_.end()) {
     peers_.at(found->second)->link->Close();
     ended_.push_back(found->second);

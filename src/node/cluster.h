@@ -88,6 +88,11 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   };
   const std::map<NodeNumber, OtherNode>& nodes() const { return nodes_; }  // this one too
   bool Knows(NodeNumber node) const { return nodes_.contains(node); }
+  // The head has not told of it yet, but of none that came later either: others may have heard of it before, and have
+  // handed on what belongs to its processes. What is sent to it is kept until the head's word comes.
+  bool MayAppear(NodeNumber node) const {
+    return lease_ != nullptr && node.value > newest_.value && node != kClusterNode;
+  }
   // In words, also of one that has gone: which, and why.
   std::string Describe(NodeNumber node) const;
   // Half of the cluster's id: the same on all its nodes, once this one has joined.
@@ -199,7 +204,8 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   std::string head_address_;
   std::string leader_address_;  // of the one that has accepted us last
   NodeNumber self_;
-  NodeNumber head_;  // on a node that has joined
+  NodeNumber head_;    // on a node that has joined
+  NodeNumber newest_;  // on a node that has joined: the highest number that the head has told of
   std::map<NodeNumber, OtherNode> nodes_;
   std::map<NodeNumber, std::string> gone_;  // in words; those of the highest numbers
   std::map<NodeNumber, Flow> flows_;

@@ -233,7 +233,7 @@ void Cluster::Send(NodeNumber to, const NodeMessage& message) {
   }
   if (!IsInFlow(message)) return SendDirectly(head_link_, message);
   const NodeNumber node = to ? to : head_;
-  if (!node || (node != head_ && !nodes_.contains(node))) return;  // gone
+  if (!node || (node != head_ && !nodes_.contains(node) && !MayAppear(node))) return;  // gone
   std::string bytes = EncodeNodeMessage(message);
   if (bytes.size() > settings_.max_message_bytes) {
     std::fprintf(stderr, "weft node: a message of %zu bytes to %s is too large and was dropped\n", bytes.size(),

@@ -456,7 +456,9 @@ void NodeDaemon::Handle(Process& process, RouteTo& message) {
   if ((message.to.value & kObserverBit) != 0) {
     return observers_->Send(message.to.value & ~kObserverBit, Routed{process.id, std::move(message.payload)});
   }
-  if (IsElsewhere(message.to) && cluster_->Knows(NodeOf(message.to)) && !deaths_.contains(message.to)) {
+  const NodeNumber node = NodeOf(message.to);
+  if (IsElsewhere(message.to) && (cluster_->Knows(node) || cluster_->MayAppear(node)) &&
+      !deaths_.contains(message.to)) {
     remote_peers_.insert(message.to);
     return SendFor(process, NodeOf(message.to), RoutedAcross{process.id, message.to, std::move(message.payload)});
   }
@@ -708,8 +710,7 @@ void NodeDaemon::Perform(const GrantLease& action) {
   // and then hears of the death like of any other: a wish never vanishes.
   if (submitter->stage != Process::Stage::kReady) return;
   if (cluster_ && !MayServe(action.shape)) {  // the head has placed it here
-    auto served = sent_wishes_.find({action.process, action.shape});
-    if (served != sent_wishes_.end() && served->second.on_the_way > 0) --served->second.on_the_way;
+    sent_wishes_.Arrived(action.process, action.shape);
     WishWasPlaced(action.process, action.shape);
   }
   if (!OpenChannel(*submitter, *worker)) {

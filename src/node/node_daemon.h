@@ -34,6 +34,7 @@
 #include "node/object_exchange.h"
 #include "node/observers.h"
 #include "node/program_files.h"
+#include "node/sent_wishes.h"
 #include "node/worker_pool.h"
 #include "object_store/memory_budget.h"
 #include "object_store/segment_keeper.h"
@@ -422,22 +423,13 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   std::set<std::pair<ProcessId, ProcessId>> wanted_channels_;  // submitter elsewhere, worker here
   // Submitter here, worker elsewhere: what waits for the connection.
   std::map<std::pair<ProcessId, ProcessId>, std::vector<Message>> awaiting_channel_;
-  struct SentWish {
-    uint64_t number = 0;
-    uint32_t count = 0;
-    int64_t heard = 0;       // leases that the head said are on their way, in all
-    int64_t told_heard = 0;  // as we told it last
-    int64_t on_the_way = 0;
-    bool sent = false;
-  };
-  std::map<std::pair<ProcessId, ResourceAmounts>, SentWish> sent_wishes_;
-  std::map<uint64_t, std::pair<ProcessId, ResourceAmounts>> wish_keys_;
+  uint64_t next_wish_ = 1;
+  SentWishes sent_wishes_{&next_wish_};
   struct PlacedWish {
     uint32_t count = 0;
     uint32_t depth = 0;
   };
   std::map<std::pair<ProcessId, ResourceAmounts>, PlacedWish> placed_wishes_;  // that only the head may serve
-  uint64_t next_wish_ = 1;
   std::set<ProcessId> told_jobs_;
   // Actors that have another node for their home.
   struct FarWanted {

@@ -16,11 +16,6 @@
 #include "wire/peer_message.h"
 
 namespace weft::core {
-namespace {
-
-constexpr uint32_t kMostWished = 1000;  // beyond this the exact number tells the head nothing
-
-}  // namespace
 
 Result<std::unique_ptr<NodeDaemon>> NodeDaemon::CreateLasting(const LastingNodeOptions& options, Started started) {
   auto prepared = Prepare();
@@ -53,8 +48,7 @@ void NodeDaemon::HeadForgot() {
   placements_seen_ = 0;
   TellOfDetached();
   load_told_ = false;
-  sent_wishes_.clear();
-  wish_keys_.clear();
+  sent_wishes_.ForgetAll();
   told_jobs_.clear();
   WishAnew();
   told_decisions_ = UINT64_MAX;
@@ -179,35 +173,22 @@ void NodeDaemon::HandleNode(NodeNumber, WorkAssigned& message) {
   }
   if (Find(message.process) != nullptr && MayServe(message.shape)) {
     // Our own wish, which our own scheduler has had all the time: nothing is on its way.
-    if (auto key = wish_keys_.find(message.wish); key != wish_keys_.end()) {
-      SentWish& wish = sent_wishes_.at(key->second);
-      wish.on_the_way = std::max<int64_t>(0, wish.on_the_way - message.count);
-    }
-    return;
+    return sent_wishes_.PlacedHere(message.wish, message.count);
   }
   RereadBlockedFlags();
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(LeasesPlaced{message.process, message.shape, message.count, message.depth}, scheduler_actions_);
 }
 
-void NodeDaemon::HandleNode(NodeNumber, WishServed& message) {
-  auto found = wish_keys_.find(message.wish);
-  if (found == wish_keys_.end()) return;
-  SentWish& wish = sent_wishes_.at(found->second);
-  wish.heard += message.count;
-  wish.on_the_way = std::max<int64_t>(0, wish.on_the_way + message.count);
-}
+void NodeDaemon::HandleNode(NodeNumber, WishServed& message) { sent_wishes_.Placed(message.wish, message.count); }
 
 void NodeDaemon::HandleNode(NodeNumber, WishRefused& message) {
   if (ActorWishRefused(message)) return;
-  auto found = wish_keys_.find(message.wish);
-  if (found == wish_keys_.end()) return;
-  const auto key = found->second;
+  const auto wish = sent_wishes_.Find(message.wish);
+  if (!wish) return;
+  const auto& key = *wish;
   auto* process = Find(key.first);
-  if (message.for_ever != 0) {
-    wish_keys_.erase(found);
-    sent_wishes_.erase(key);
-  }
+  if (message.for_ever != 0) sent_wishes_.Forget(message.wish);
   if (process == nullptr) return;
   if (message.for_ever != 0) {
     placed_wishes_.erase(key);
@@ -224,8 +205,7 @@ void NodeDaemon::HandleNode(NodeNumber from, ForProcess& message) {
   auto decoded = Decode(message.message);
   auto* process = Find(message.process);
   if (auto* granted = std::get_if<LeaseGranted>(&decoded)) {
-    auto served = sent_wishes_.find({message.process, granted->shape});
-    if (served != sent_wishes_.end() && served->second.on_the_way > 0) --served->second.on_the_way;
+    sent_wishes_.Arrived(message.process, granted->shape);
     if (process == nullptr || process->stage != Process::Stage::kReady) {
       cluster_->Send(from, FromProcess{message.process, {}, Encode(ReturnLease{granted->lease})});
       return;
@@ -367,6 +347,10 @@ void NodeDaemon::NodeIsGone(NodeNumber node, const std::string& why) {
     if (NodeOf(id) == node) lost.insert(id);
   }
   for (ProcessId id : lost) RemoteProcessDied(id, 0, how);
+  // Others of its processes may be known to ours as borrowers, by the word of third ones.
+  for (auto& [id, process] : processes_) {
+    if (process->stage == Process::Stage::kReady) Send(*process, ProcessDied{DaemonOf(node), 0, how});
+  }
   ToldOrGone(node);
   exchange_->NodeIsGone(node);
   if (programs_) programs_->NodeIsGone(node);
@@ -529,37 +513,8 @@ void NodeDaemon::TellHead() {
     cluster_->SendToHead(load);
   }
 
-  std::set<std::pair<ProcessId, ResourceAmounts>> present;
-  std::vector<WishSent> to_send;
-  for (const auto& unmet : WishesForHead()) {
-    const Process* process = Find(unmet.process);
-    std::pair<ProcessId, ResourceAmounts> key{unmet.process, unmet.shape};
-    auto [entry, fresh] = sent_wishes_.try_emplace(key);
-    SentWish& wish = entry->second;
-    if (fresh) {
-      wish.number = next_wish_++;
-      wish_keys_[wish.number] = key;
-    }
-    present.insert(key);
-    const int64_t rest = std::max<int64_t>(0, std::min(unmet.count, kMostWished) - wish.on_the_way);
-    if (!fresh && rest == wish.count && wish.heard == wish.told_heard) continue;
-    wish.count = static_cast<uint32_t>(rest);
-    wish.told_heard = wish.heard;
-    if (fresh && rest == 0) continue;
-    wish.sent = true;
-    to_send.push_back({wish.number, unmet.process, process->job, unmet.shape, wish.count, unmet.depth, wish.heard});
-  }
-  for (auto entry = sent_wishes_.begin(); entry != sent_wishes_.end();) {
-    if (present.contains(entry->first)) {
-      ++entry;
-      continue;
-    }
-    if (entry->second.sent) {
-      to_send.push_back({.wish = entry->second.number, .process = entry->first.first, .withdrawn = 1});
-    }
-    wish_keys_.erase(entry->second.number);
-    entry = sent_wishes_.erase(entry);
-  }
+  std::vector<WishSent> to_send =
+      sent_wishes_.Tell(WishesForHead(), [this](ProcessId process) { return Find(process)->job; });
   for (WishSent& wish : to_send) {
     if (wish.withdrawn == 0) TellHeadOfJob(wish.job);  // how its workers are started there, before anything is placed
     cluster_->SendToHead(wish);

@@ -44,7 +44,7 @@ NodeNumber NodeDaemon::HomeOf(ObjectId actor) const {
 // About an actor that another node knows. If that node is gone, so is the actor.
 void NodeDaemon::AskElsewhere(Process& process, ObjectId actor, const Message& message) {
   const NodeNumber home = HomeOf(actor);
-  if (!home || cluster_->Knows(home)) {
+  if (!home || cluster_->Knows(home) || cluster_->MayAppear(home)) {
     if (std::holds_alternative<WatchActor>(message)) watched_[actor].insert(process.id);
     return cluster_->Send(home, FromProcess{process.id, process.job, Encode(message)});
   }
@@ -306,16 +306,7 @@ void NodeDaemon::WishAnew() {
   std::vector<ObjectId> wished;
   for (const auto& [actor, wish] : actor_wishes_) wished.push_back(actor);
   for (ObjectId actor : wished) ForgetActorWish(actor);
-  std::vector<WishSent> withdrawn;
-  std::erase_if(sent_wishes_, [&](const auto& entry) {
-    if (entry.second.on_the_way == 0) return false;
-    wish_keys_.erase(entry.second.number);
-    if (entry.second.sent) {
-      withdrawn.push_back({.wish = entry.second.number, .process = entry.first.first, .withdrawn = 1});
-    }
-    return true;
-  });
-  for (const WishSent& wish : withdrawn) cluster_->SendToHead(wish);
+  sent_wishes_.WishAnew();
 }
 
 bool NodeDaemon::ActorWishRefused(const WishRefused& message) {

@@ -34,7 +34,8 @@ size_t NodeDaemon::FreezeWhatIsNew() {
   size_t frozen = 0;
   for (auto& [id, process] : processes_) {
     if (process->pid <= 0 || process->exit_status || process->frozen || !CouldRunElsewhere(*process)) continue;
-    if (::kill(process->pid, SIGSTOP) != 0) continue;
+    // One that is starting has nothing to do before it is ready.
+    if (process->stage == Process::Stage::kConnecting || ::kill(process->pid, SIGSTOP) != 0) continue;
     process->frozen = true;
     ++frozen;
   }

@@ -39,6 +39,7 @@
 #include <list>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -467,6 +468,8 @@ class Owner {
   // `from` is the worker that replied; a reply that it does not owe is ignored.
   void Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::string_view error,
                const std::vector<ReturnedValue>& values, int64_t now_ns, Actions& out, uint32_t run_ns = 0);
+  // Of a daemon's own number: its node is gone. Those of its processes that had to do with this one were told of
+  // before; of others it may have heard by the word of third ones, as borrowers.
   void ProcessDied(ProcessId process, const std::string& how, int64_t now_ns, Actions& out);
   void BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Actions& out);  // negative: given back
   void ValueAsked(ObjectId id, ProcessId asker, Actions& out);
@@ -627,6 +630,10 @@ class Owner {
   static bool WasOvertaken(const LeasedWorker& worker, const Task* call);  // by calls that were made after it
   void Requeue(Task* task, Actions& out);  // a call, to its place; or fails it if its actor is dead
   void FailCall(Task* task, bool may_have_run, Actions& out);
+  void NodeDied(NodeNumber node, Actions& out);
+  bool IsDead(ProcessId process) const {
+    return dead_.contains(process) || (!dead_nodes_.empty() && dead_nodes_.contains(NodeOf(process)));
+  }
   void RevokePushed(LeasedWorker& worker, Actions& out);
   void BuryActor(Actor* actor, Actions& out);
   void ForgetActor(Actor* actor, Actions& out);
@@ -687,6 +694,7 @@ class Owner {
   std::unordered_map<ProcessId, int32_t> worker_numbers_;
   std::unordered_map<LeaseId, int32_t> lease_workers_;
   std::unordered_map<ProcessId, std::string> dead_;  // and how
+  std::set<NodeNumber> dead_nodes_;
   int64_t now_ns_ = 0;
   bool submitter_waits_ = true;
   uint64_t pushes_ = 0;

@@ -126,6 +126,7 @@ void Owner::ReturnLease(LeasedWorker& worker, Actions& out) {
 
 void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
+  if (process && process == DaemonOf(NodeOf(process))) return NodeDied(NodeOf(process), out);
   if (!dead_.try_emplace(process, how).second) return;
   if (LeasedWorker* worker = FindWorker(process)) {
     worker->dead = true;
@@ -145,6 +146,22 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
       touched.push_back(object);
     }
     if (object->askers) std::erase(*object->askers, process);
+  });
+  for (Object* object : touched) Consider(object, out);
+  Settle(out);
+}
+
+// Its processes may be borrowers here by the word of others, and unknown to our daemon.
+void Owner::NodeDied(NodeNumber node, Actions& out) {
+  if (!dead_nodes_.insert(node).second) return;
+  auto of_node = [node](ProcessId process) { return NodeOf(process) == node; };
+  std::vector<Object*> touched;
+  objects_.ForEach([&](Object* object) {
+    if (object->borrowers &&
+        std::erase_if(*object->borrowers, [&](const auto& borrower) { return of_node(borrower.first); }) > 0) {
+      touched.push_back(object);
+    }
+    if (object->askers) std::erase_if(*object->askers, of_node);
   });
   for (Object* object : touched) Consider(object, out);
   Settle(out);

@@ -249,7 +249,7 @@ bool Owner::AskAgain(Object* object, Actions& out) {
 
 void Owner::ValueAskedAgain(ObjectId id, ProcessId asker, const Location& lost, Actions& out) {
   Object* object = Find(id);
-  if (dead_.contains(asker)) return;
+  if (IsDead(asker)) return;
   if (object && !object->borrowed && !Lost(object, lost, HowLost(lost), out) &&
       object->value.kind() == ValueKind::kStored) {
     // This process has a copy, and may go on using it.

@@ -185,7 +185,7 @@ void Owner::CameWithTask(Object* object, const Location& of, const Location& pla
 
 void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
   if (object->id.owner == receiver && receiver == self_) Hold(object);  // returned by an actor to itself: see Replied
-  if (object->id.owner == receiver || dead_.contains(receiver)) return;
+  if (object->id.owner == receiver || IsDead(receiver)) return;
   if (object->borrowed) {
     if (dead_.contains(object->id.owner)) return;
     object->handed_on = true;
@@ -203,14 +203,14 @@ void Owner::Unmention(Object* object, ProcessId receiver, Actions& out) {
     if (dead_.contains(object->id.owner)) return;
     // Even of a dead receiver: its owner may be younger than that death and never hear of it.
     out.push_back({.kind = ActionKind::kGiveBack, .process = receiver, .number = 1, .id = object->id});
-  } else if (!dead_.contains(receiver)) {
+  } else if (!IsDead(receiver)) {
     BorrowerMentioned(object->id, receiver, -1, out);
   }
 }
 
 void Owner::BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Actions& out) {
   Object* object = Find(id);
-  if (!object || object->borrowed || dead_.contains(borrower)) return;
+  if (!object || object->borrowed || IsDead(borrower)) return;
   if (!object->borrowers) object->borrowers = new std::map<ProcessId, int64_t>();
   object->crossed = object->crossed || NodeOf(borrower) != NodeOf(self_);
   auto& have = (*object->borrowers)[borrower];
@@ -230,7 +230,7 @@ void Owner::SendTo(Object* object, ProcessId asker, Actions& out) {
 }
 
 void Owner::ValueAsked(ObjectId id, ProcessId asker, Actions& out) {
-  if (dead_.contains(asker)) return;
+  if (IsDead(asker)) return;
   Object* object = Find(id);
   if (!object || object->borrowed) {
     out.push_back({.kind = ActionKind::kSendValue, .object = nullptr, .process = asker, .id = id});
@@ -303,7 +303,7 @@ void Owner::Announce(Object* object, Actions& out) {
   }
   if (object->askers) {
     for (ProcessId asker : *object->askers) {
-      if (!dead_.contains(asker)) SendTo(object, asker, out);
+      if (!IsDead(asker)) SendTo(object, asker, out);
     }
     delete object->askers;
     object->askers = nullptr;

@@ -11,6 +11,37 @@
 namespace weft::core {
 namespace {
 
+// A third process has said that it borrows; nobody here ever had to do with it.
+TEST(Owner, BorrowersGoWithTheirNode) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  const ObjectId id = a->id;
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.Reply(kWorker, "a");
+  const ProcessId far{(uint64_t{9} << 32) + 5}, farther{(uint64_t{10} << 32) + 5};
+  t.owner.BorrowerMentioned(id, far, 1, t.actions);
+  t.owner.BorrowerMentioned(id, farther, 1, t.actions);
+  t.Drop(a);
+  t.owner.ProcessDied(DaemonOf(NodeNumber{10}), "was lost with its node", t.now, t.actions);
+  EXPECT_NE(t.owner.Find(id), nullptr);
+  t.owner.ProcessDied(DaemonOf(NodeNumber{9}), "was lost with its node", t.now, t.actions);
+  EXPECT_EQ(t.owner.Find(id), nullptr);
+}
+
+TEST(Owner, ABorrowerOfALostNodeIsNotCountedLater) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  const ObjectId id = a->id;
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.Reply(kWorker, "a");
+  t.owner.ProcessDied(DaemonOf(NodeNumber{9}), "was lost with its node", t.now, t.actions);
+  t.owner.BorrowerMentioned(id, ProcessId{(uint64_t{9} << 32) + 5}, 1, t.actions);
+  t.Drop(a);
+  EXPECT_EQ(t.owner.Find(id), nullptr);
+}
+
 TEST(Owner, ATaskIsWishedForPushedAndResolved) {
   Transcript t;
   Object* a = t.Submit("a");

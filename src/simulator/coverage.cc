@@ -22,7 +22,7 @@ constexpr std::string_view kHappenings[] = {"Task",          "Values",          
                                             "CancelObject",  "CancelTask",       "AskWhy",        "Why",
                                             "ChannelOpened", "LeaseGranted",     "LeaseRecalled", "LeaseRefused",
                                             "ProcessDied",   "ObjectsFreed",     "Exit",          "ActorAnswer",
-                                            "ActorChanged",  "ShapeAnswer"};
+                                            "ActorChanged",  "ShapeAnswer",      "ChannelLost"};
 static_assert(std::size(kHappenings) == static_cast<size_t>(Happening::kCount));
 constexpr std::string_view kFaults[] = {"crash", "delay", "pause", "full", "hand back", "storm", "untimely"};
 static_assert(std::size(kFaults) == static_cast<size_t>(FaultKind::kCount));
@@ -113,6 +113,7 @@ bool Coverage::Applies(Happening happening, FaultKind fault) {
 std::vector<std::string> Coverage::Missing() const {
   std::vector<std::string> missing;
   for (size_t i = 0; i < seen_.size(); ++i) {
+    if (static_cast<Happening>(i) == Happening::kChannelLost) continue;
     if (seen_[i] == 0) missing.push_back(Join(kHappenings[i], " never happened"));
     for (size_t j = 0; j < met_[i].size(); ++j) {
       if (met_[i][j] == 0 && Applies(static_cast<Happening>(i), static_cast<FaultKind>(j))) {
@@ -145,6 +146,49 @@ std::string Coverage::Table() const {
     text += Join("crash ", kPoints[i], ": ") + std::to_string(crashes_[i]) + "\n";
   }
   for (size_t i = 0; i < deeds_.size(); ++i) text += Join(kDeeds[i], ": ", std::to_string(deeds_[i])) + "\n";
+  return text;
+}
+
+// ---- between daemons ----------------------------------------------------------------------------------------------
+
+std::string_view NameOf(NetworkFault fault) {
+  constexpr std::string_view kNames[] = {"a crash", "a delay", "a pause", "a cut", "a loss"};
+  return kNames[static_cast<size_t>(fault)];
+}
+
+void NodeCoverage::Add(const NodeCoverage& other) {
+  for (size_t i = 0; i < kMostKinds; ++i) {
+    seen_[i] += other.seen_[i];
+    for (size_t j = 0; j < met_[i].size(); ++j) met_[i][j] += other.met_[i][j];
+  }
+  for (const auto& [deed, count] : other.deeds_) deeds_[deed] += count;
+}
+
+std::vector<std::string> NodeCoverage::Missing(const std::vector<std::pair<size_t, const char*>>& kinds,
+                                               const std::vector<const char*>& deeds) const {
+  std::vector<std::string> missing;
+  for (const auto& [kind, name] : kinds) {
+    if (seen_[kind] == 0) missing.push_back(Join(name, " was never sent"));
+    for (size_t j = 0; j < met_[kind].size(); ++j) {
+      if (met_[kind][j] == 0) missing.push_back(Join(name, " never met ", NameOf(static_cast<NetworkFault>(j))));
+    }
+  }
+  for (const char* deed : deeds) {
+    if (!deeds_.contains(deed)) missing.push_back(Join("never: ", deed));
+  }
+  return missing;
+}
+
+std::string NodeCoverage::Table(const std::vector<std::pair<size_t, const char*>>& kinds) const {
+  std::string text;
+  for (const auto& [kind, name] : kinds) {
+    text += Join(name, " ", std::to_string(seen_[kind])) + ":";
+    for (size_t j = 0; j < met_[kind].size(); ++j) {
+      text += Join(" ", NameOf(static_cast<NetworkFault>(j)), " ") + std::to_string(met_[kind][j]);
+    }
+    text += "\n";
+  }
+  for (const auto& [deed, count] : deeds_) text += Join(deed, ": ", std::to_string(count)) + "\n";
   return text;
 }
 
@@ -198,6 +242,7 @@ Happening HappeningOf(const Message& message) {
   if (std::holds_alternative<ActorConstructed>(message)) return Happening::kActorConstructed;
   if (std::holds_alternative<ActorExiting>(message)) return Happening::kActorExiting;
   if (std::holds_alternative<AskShape>(message)) return Happening::kAskShape;
+  if (std::holds_alternative<ChannelLost>(message)) return Happening::kChannelLost;
   if (std::holds_alternative<ActorAnswer>(message)) return Happening::kActorAnswer;
   if (std::holds_alternative<ActorChanged>(message)) return Happening::kActorChanged;
   if (std::holds_alternative<ShapeAnswer>(message)) return Happening::kShapeAnswer;

@@ -5,8 +5,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "wire/messages.h"
@@ -60,6 +62,8 @@ enum class Happening : uint8_t {
   kActorAnswer,
   kActorChanged,
   kShapeAnswer,
+  // from a process to its daemon, of a cluster only; last, so that what is drawn for one node does not change
+  kChannelLost,
   kCount,
 };
 
@@ -156,6 +160,36 @@ class Coverage {
       met_{};
   std::array<uint64_t, static_cast<size_t>(CrashPoint::kCount)> crashes_{};
   std::array<uint64_t, static_cast<size_t>(Deed::kCount)> deeds_{};
+};
+
+// What can happen to a message between two daemons.
+enum class NetworkFault : uint8_t {
+  kCrash,  // one of its ends had died when it would have arrived
+  kDelay,
+  kPause,  // its receiver's machine stood still
+  kCut,    // nothing came through
+  kLost,   // its link was reset or closed
+  kCount,
+};
+std::string_view NameOf(NetworkFault fault);
+
+// The same for the messages of a cluster (wire/node_messages.h), by their place in the variant.
+class NodeCoverage {
+ public:
+  static constexpr size_t kMostKinds = 64;
+  void Met(size_t kind) { ++seen_[kind]; }
+  void Met(size_t kind, NetworkFault fault) { ++met_[kind][static_cast<size_t>(fault)]; }
+  void Did(const std::string& deed) { ++deeds_[deed]; }
+  void Add(const NodeCoverage& other);
+  // `kinds` should each have met every fault, and `deeds` have happened.
+  std::vector<std::string> Missing(const std::vector<std::pair<size_t, const char*>>& kinds,
+                                   const std::vector<const char*>& deeds) const;
+  std::string Table(const std::vector<std::pair<size_t, const char*>>& kinds) const;
+
+ private:
+  std::array<uint64_t, kMostKinds> seen_{};
+  std::array<std::array<uint64_t, static_cast<size_t>(NetworkFault::kCount)>, kMostKinds> met_{};
+  std::map<std::string, uint64_t> deeds_;
 };
 
 // A message between a process and its daemon; a routed one is named by what it carries.

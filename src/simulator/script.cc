@@ -42,6 +42,18 @@ Workload DrawWorkload(Random& random) {
   return w;
 }
 
+Workload DrawClusterWorkload(Random& random) {
+  Workload w = DrawWorkload(random);
+  w.in_cluster = true;
+  w.cpus = 2;
+  w.gpus = 1;
+  w.actors = w.holders = w.call_share = w.kill_share = w.stored_percent = 0;
+  w.long_pause = false;
+  w.tasks = static_cast<uint32_t>(40 + random.Below(160));
+  w.longest_compute_ns = random.Chance(50) ? 3'000'000 : 100'000'000;
+  return w;
+}
+
 TaskSpec DrawTask(uint64_t number, uint32_t depth, const Workload& workload) {
   Random random(number);
   TaskSpec spec;
@@ -53,12 +65,15 @@ TaskSpec DrawTask(uint64_t number, uint32_t depth, const Workload& workload) {
     cpus = kResourceUnit / 2;
   } else if (shape < 20 && workload.cpus >= 2) {
     cpus = 2 * kResourceUnit;
-  } else if (shape < 22) {
+  } else if (shape < 22 && !workload.in_cluster) {
     cpus = (workload.cpus + 1) * kResourceUnit;
     spec.satisfiable = false;
   }
   spec.shape = {{"CPU", cpus}};
-  if (shape >= 22 && shape < 27 && workload.gpus > 0) spec.shape.emplace_back("gpu", kResourceUnit);
+  const bool gpu = shape >= 22 && shape < 27 && workload.gpus > 0;
+  if (gpu) spec.shape.emplace_back("gpu", kResourceUnit);
+  // What only some nodes have must come free by itself: those who wait elsewhere do not make it lent.
+  if (gpu && workload.in_cluster) spec.shape.erase(spec.shape.begin());
   if (shape == 27) spec.shape.clear();
   uint64_t returns = random.Below(20);
   spec.num_returns = returns == 0 ? 0 : returns < 15 ? 1 : static_cast<uint32_t>(2 + random.Below(3));
@@ -73,6 +88,7 @@ TaskSpec DrawTask(uint64_t number, uint32_t depth, const Workload& workload) {
   // What a waiting task keeps besides CPUs is not lent: if its children need the same, they wait for ever, and are
   // told.
   if (spec.shape.size() > 1 && random.Chance(70)) spec.steps = 0;
+  if (gpu && workload.in_cluster) spec.steps = 0;
   spec.unsendable = random.Below(200) == 0;
   return spec;
 }

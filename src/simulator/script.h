@@ -55,6 +55,7 @@ struct Workload {
   uint32_t raise_percent = 0;
   uint32_t stored_percent = 0;
   int64_t longest_compute_ns = 0;
+  bool in_cluster = false;  // of several nodes: what no node has would wait for ever
   bool long_pause = false;  // in the middle of the driver's program, so that workers leave
   // A program without actors has none of what follows.
   uint32_t actors = 0;      // in all
@@ -66,6 +67,8 @@ struct Workload {
   uint32_t timeout_percent = 0;  // of the gets
 };
 Workload DrawWorkload(Random& random);
+// For several nodes: tasks, values that travel with messages, and waiting. No actors and no stored values yet.
+Workload DrawClusterWorkload(Random& random);
 TaskSpec DrawTask(uint64_t number, uint32_t depth, const Workload& workload);
 TaskSpec DrawCall(uint64_t number, uint32_t depth, int32_t max_task_retries, const Workload& workload);
 // `may_hold`: it may keep a CPU for as long as it lives.

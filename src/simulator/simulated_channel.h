@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,8 @@
 #include "wire/task_frame.h"
 
 namespace weft::core {
+
+struct SimulatedStream;
 
 struct SimulatedDependency {
   ObjectId id;
@@ -86,7 +89,8 @@ struct SimulatedReply {
 struct SimulatedChannel {
   ProcessId submitter, worker;
   bool asynchronous = false;
-  size_t task_room = 0, reply_room = 0;  // frames
+  std::shared_ptr<SimulatedStream> stream;  // of two nodes; nullptr: memory that both share
+  size_t task_room = 0, reply_room = 0;     // frames
   uint32_t next_ticket = 1;
   std::deque<SimulatedTask> tasks;
   std::deque<SimulatedReply> replies;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "simulator/simulated_cluster.h"
 #include "simulator/simulated_process.h"
 
 namespace weft::core {
@@ -11,25 +12,57 @@ namespace {
 
 constexpr int64_t kMs = 1'000'000;
 
-LocalScheduler::Config SchedulerConfig(const Workload& workload) {
-  ResourceAmounts resources{{"CPU", workload.cpus * kResourceUnit}};
-  if (workload.gpus > 0) resources.emplace_back("gpu", workload.gpus * kResourceUnit);
-  return {resources, 64};
+uint32_t CpusOf(const World& world, const SimulatedNode* node) {
+  return node ? node->machine().cpus : world.workload.cpus;
 }
 
-WorkerPool::Config PoolConfig(const Workload& workload) {
+LocalScheduler::Config SchedulerConfig(const World& world, const SimulatedNode* node) {
+  ResourceAmounts resources{{"CPU", CpusOf(world, node) * kResourceUnit}};
+  const uint32_t gpus = node ? node->machine().gpus : world.workload.gpus;
+  if (gpus > 0) resources.emplace_back("gpu", gpus * kResourceUnit);
+  LocalScheduler::Config config{resources, 64};
+  if (node) {
+    config.in_cluster = true;
+    config.first_lease = (uint64_t{node->self().value} << 40) + 1;
+  }
+  return config;
+}
+
+WorkerPool::Config PoolConfig(const World& world, const SimulatedNode* node) {
   WorkerPool::Config config;
-  config.prestart = workload.cpus;
-  config.keep = workload.cpus;
+  config.prestart = CpusOf(world, node);
+  config.keep = CpusOf(world, node);
   return config;
 }
 
 }  // namespace
 
-SimulatedDaemon::SimulatedDaemon(World& world)
-    : scheduler(SchedulerConfig(world.workload)), pool(PoolConfig(world.workload), &next_number_), world_(world) {
+SimulatedDaemon::SimulatedDaemon(World& world, SimulatedNode* node)
+    : scheduler(SchedulerConfig(world, node)),
+      next_number_(node ? (uint64_t{node->self().value} << 32) + 1 : 2),  // 1 is the driver
+      pool(PoolConfig(world, node), &next_number_),
+      world_(world),
+      node_(node),
+      self_(node ? node->self() : NodeNumber{}) {
   scheduler.faults = world.options.scheduler_faults;
   directory.faults = world.options.directory_faults;
+  sent_wishes_.faults = world.options.wish_faults;
+}
+
+void SimulatedDaemon::Later(int64_t delay_ns, std::function<void()> what) {
+  if (node_) return node_->Later(delay_ns, std::move(what));
+  world_.queue.At(world_.now() + delay_ns, [this, what = std::move(what)] {
+    if (paused_until_ns > world_.now()) {
+      Later(paused_until_ns - world_.now(), what);
+    } else {
+      what();
+    }
+  });
+}
+
+void SimulatedDaemon::Pause(int64_t until_ns) {
+  if (node_) return world_.cluster->network.Pause(node_->machine().number, until_ns);
+  paused_until_ns = until_ns;
 }
 
 void SimulatedDaemon::OpenSession() {
@@ -52,7 +85,7 @@ void SimulatedDaemon::Send(ProcessId from, Message message) {
 void SimulatedDaemon::Wake() {
   if (awake_) return;
   awake_ = true;
-  world_.LaterInDaemon(world_.Delay(), [this] { Run(); });
+  Later(world_.Delay(), [this] { Run(); });
 }
 
 void SimulatedDaemon::Run() {
@@ -82,7 +115,7 @@ void SimulatedDaemon::Run() {
   Settle();
   if (next != INT64_MAX && !awake_) {
     awake_ = true;
-    world_.LaterInDaemon(next - world_.now() + world_.Delay(), [this] { Run(); });
+    Later(next - world_.now() + world_.Delay(), [this] { Run(); });
   }
 }
 
@@ -103,13 +136,19 @@ void SimulatedDaemon::Handle(ProcessId from, Message& message) {
   SimulatedProcess* simulated = world_.Find(from);
   if (std::get_if<WorkerReady>(&message)) {
     process.stage = Stage::kReady;
+    FreezeIfNeeded(from);
     pool.WorkerBecameReady(from, world_.now());
-    scheduler.Handle(ProcessJoined{from, true}, scheduler_actions_);
+    scheduler.Handle(ProcessJoined{from, true, {job_}}, scheduler_actions_);
   } else if (auto* m = std::get_if<RequestLeases>(&message)) {
     RereadBlockedFlags();
     scheduler.Handle(TimePassed{world_.now()}, scheduler_actions_);
+    if (auto granted = process.granted.find(m->shape); granted != process.granted.end() && m->heard < granted->second) {
+      m->count -= static_cast<uint32_t>(std::min<uint64_t>(m->count, granted->second - m->heard));
+    }
     scheduler.Handle(LeasesRequested{from, m->shape, m->count, m->depth}, scheduler_actions_);
   } else if (auto* m = std::get_if<ReturnLease>(&message)) {
+    const NodeNumber granted_by{static_cast<uint32_t>(m->lease.value >> 40)};
+    if (granted_by != self_) return node_->Send(granted_by, FromProcess{from, job_, Encode(*m)});
     RereadBlockedFlags();
     ProcessId worker = scheduler.WorkerOf(m->lease, from);
     if (worker) pool.WorkerWasFreed(worker, world_.now());
@@ -118,6 +157,7 @@ void SimulatedDaemon::Handle(ProcessId from, Message& message) {
     RereadBlockedFlags();
     if (simulated->blocked) scheduler.Handle(WorkerBlocked{from}, scheduler_actions_);
   } else if (auto* m = std::get_if<RouteTo>(&message)) {
+    if (IsElsewhere(m->to)) return RouteElsewhere(from, *m);
     auto target = processes_.find(m->to);
     if (target == processes_.end() || target->second.stage != Stage::kReady) {
       return Tell(from, ProcessDied{m->to, 0, "has ended"});
@@ -134,7 +174,17 @@ void SimulatedDaemon::Handle(ProcessId from, Message& message) {
       }
     }
   } else if (auto* m = std::get_if<AskShape>(&message)) {
-    Tell(from, ShapeAnswer{m->request, EncodeFact(scheduler.Explain(m->shape))});
+    ShapeFact fact = scheduler.Explain(m->shape);
+    if (node_) {
+      // As NodeDaemon::Explain: with other nodes, nothing is known to be hopeless.
+      fact.holders.clear();
+      fact.total = m->shape;
+      ++fact.starting;
+    }
+    Tell(from, ShapeAnswer{m->request, EncodeFact(fact)});
+  } else if (auto* m = std::get_if<ChannelLost>(&message)) {
+    if (!IsElsewhere(m->worker)) return EndUnreachable(m->worker);
+    if (node_->Knows(NodeOf(m->worker))) node_->Send(NodeOf(m->worker), ChannelBroken{m->worker, from});
   } else {
     HandleOfActors(from, message);
   }
@@ -169,6 +219,7 @@ void SimulatedDaemon::Settle() {
 }
 
 void SimulatedDaemon::Perform(const GrantLease& action) {
+  if (IsElsewhere(action.process)) return GrantElsewhere(action);
   auto submitter = processes_.find(action.process);
   WEFT_CHECK(submitter != processes_.end() && processes_.contains(action.worker),
              "the scheduler knows the living only");
@@ -177,17 +228,23 @@ void SimulatedDaemon::Perform(const GrantLease& action) {
   if (submitter->second.stage != Stage::kReady) return;  // its burial ends the lease
   OpenChannel(action.process, action.worker);
   if (auto* process = world_.Find(action.worker)) process->demand = scheduler.demand();
+  ++submitter->second.granted[action.shape];
   Tell(action.process, LeaseGranted{action.shape, action.lease, action.worker, action.gpus});
 }
 
-void SimulatedDaemon::Perform(const RecallLease& action) { Tell(action.process, LeaseRecalled{action.lease}); }
+void SimulatedDaemon::Perform(const RecallLease& action) {
+  if (IsElsewhere(action.process)) return SendElsewhere(action.process, LeaseRecalled{action.lease});
+  Tell(action.process, LeaseRecalled{action.lease});
+}
 
 void SimulatedDaemon::Perform(const RefuseLeases& action) {
   world_.Helped();
+  if (IsElsewhere(action.process)) return SendElsewhere(action.process, LeaseRefused{action.shape, action.why});
   Tell(action.process, LeaseRefused{action.shape, action.why});
 }
 
 void SimulatedDaemon::Perform(const WantWorkers& action) {
+  if (job_ending_) return;
   pool.WorkersWanted(action.count, world_.now(), pool_actions_);
 }
 
@@ -229,12 +286,13 @@ void SimulatedDaemon::RereadBlockedFlags() {
 
 void SimulatedDaemon::Perform(const StartWorker& action) {
   ProcessId id = action.worker;
+  if (job_ending_) return;
   processes_[id];
   world_.Note("start", id.value);
   int64_t takes = kMs + static_cast<int64_t>(world_.random.Below(15 * kMs));
   bool fails = world_.faulty() && world_.random.Chance(world_.fail_start_percent);
   bool crashes = world_.CrashesAt(CrashPoint::kStarting);
-  world_.LaterInDaemon(takes, [this, id, fails, crashes] {
+  Later(takes, [this, id, fails, crashes] {
     if (fails || crashes) {
       if (crashes) world_.coverage.Met(Happening::kWorkerReady, FaultKind::kCrash);
       return Bury(id);
@@ -242,6 +300,7 @@ void SimulatedDaemon::Perform(const StartWorker& action) {
     auto process = std::make_unique<SimulatedProcess>(world_, id, false);
     SimulatedProcess* started = process.get();
     world_.processes[id] = std::move(process);
+    if (job_ending_) Kill(id);
     started->SayReady();
   });
 }
@@ -257,14 +316,14 @@ void SimulatedDaemon::Perform(const AbandonStart& action) {
 
 void SimulatedDaemon::Perform(const GiveUpStarting& action) {
   world_.gave_up_starting = true;
-  scheduler.Handle(StartingGivenUp{action.why}, scheduler_actions_);
+  scheduler.Handle(StartingGivenUp{action.why, {job_}}, scheduler_actions_);
 }
 
 void SimulatedDaemon::Died(ProcessId process) {
   // The end of its connection and its exit status are noticed one by one, in any order.
   int64_t closed = world_.Delay(), buried = world_.LongDelay();
-  world_.LaterInDaemon(closed, [this, process] { BeginClosing(process); });
-  world_.LaterInDaemon(std::max<int64_t>(buried, 1), [this, process] { Bury(process); });
+  Later(closed, [this, process] { BeginClosing(process); });
+  Later(std::max<int64_t>(buried, 1), [this, process] { Bury(process); });
 }
 
 void SimulatedDaemon::BeginClosing(ProcessId id) {
@@ -282,6 +341,12 @@ void SimulatedDaemon::Bury(ProcessId id) {
   Settle();
   if (!processes_.contains(id)) return;
   world_.Note("bury", id.value);
+  if (node_) {
+    if (!world_.options.cluster_faults.keep_deaths_to_itself) node_->SendToAll(ProcessVanished{id, 0, "was killed"});
+    std::erase_if(wanted_channels_, [id](const auto& pair) { return pair.second == id; });
+    std::erase_if(awaiting_channel_, [id](const auto& entry) { return entry.first.first == id; });
+    deaths_[id] = "was killed";
+  }
   TellOfActorsThatEndWith(id);
   for (auto& [other, process] : processes_) {
     process.workers.erase(id);
@@ -289,7 +354,11 @@ void SimulatedDaemon::Bury(ProcessId id) {
   }
   processes_.erase(id);
   scheduler.Handle(ProcessLost{id}, scheduler_actions_);
-  pool.WorkerEnded(id, "was killed", world_.now(), pool_actions_);
+  if (id == job_) {
+    EndProcessesOfJob();
+  } else if (!job_ending_) {
+    pool.WorkerEnded(id, "was killed", world_.now(), pool_actions_);
+  }
   Settle();
 }
 
@@ -323,7 +392,7 @@ void SimulatedDaemon::ScheduleTimer() {
   int64_t next = std::min({scheduler.next_wakeup_ns(), pool.next_wakeup_ns(), directory.next_wakeup_ns()});
   if (next >= timer_ns_) return;
   timer_ns_ = next;
-  world_.LaterInDaemon(std::max<int64_t>(next - world_.now(), 0), [this, next] {
+  Later(std::max<int64_t>(next - world_.now(), 0), [this, next] {
     if (timer_ns_ == next) timer_ns_ = INT64_MAX;
     scheduler.Handle(TimePassed{world_.now()}, scheduler_actions_);
     Settle();
@@ -345,7 +414,7 @@ void SimulatedDaemon::NoteLosses(ProcessId id) {
 void SimulatedDaemon::CheckRest() {
   if (scheduler.lease_count() != 0) world_.Fail("at rest, leases are still held");
   if (scheduler.actor_count() != 0) world_.Fail("at rest, the scheduler still knows actors");
-  LocalScheduler fresh(SchedulerConfig(world_.workload));
+  LocalScheduler fresh(SchedulerConfig(world_, node_));
   if (!(scheduler.free() == fresh.free())) world_.Fail("at rest, free resources are not all resources");
   for (auto& [id, process] : processes_) {
     if (!process.inbox.empty()) world_.Fail("at rest, messages to the daemon lie unread");
@@ -356,7 +425,8 @@ void SimulatedDaemon::CheckRest() {
 }
 
 std::string SimulatedDaemon::Describe() const {
-  std::string text = "daemon: " + std::to_string(scheduler.lease_count()) + " leases, free";
+  std::string text =
+      "daemon " + std::to_string(self_.value) + ": " + std::to_string(scheduler.lease_count()) + " leases, free";
   for (const auto& [name, amount] : scheduler.free().amounts()) {
     text.append(" ").append(FormatAmount(amount)).append(" ").append(name);
   }

@@ -1,26 +1,33 @@
 // The node daemon in the simulation: the real local scheduler, worker pool and actor directory, with what NodeDaemon
-// does around them.
+// does around them; of a cluster, also what it does for processes of other nodes (simulated_daemon_cluster.cc).
 // Keep the two alike: what NodeDaemon does differently is not covered by any seed.
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "head/actor_directory.h"
+#include "node/sent_wishes.h"
 #include "node/worker_pool.h"
 #include "scheduling/local_scheduler.h"
+#include "simulator/simulated_network.h"
 #include "simulator/world.h"
 #include "wire/messages.h"
+#include "wire/node_messages.h"
 
 namespace weft::core {
 
+class SimulatedNode;
+
 class SimulatedDaemon {
  public:
-  explicit SimulatedDaemon(World& world);
+  explicit SimulatedDaemon(World& world, SimulatedNode* node = nullptr);
 
   void OpenSession();
   void Send(ProcessId from, Message message);  // called by the process; handled later
@@ -28,14 +35,31 @@ class SimulatedDaemon {
   // Declares a process dead that is not, as after waiting in vain for its end.
   void BuryAlive(ProcessId process);
   void RecallEverything();
-  void Pause(int64_t until_ns) { paused_until_ns = until_ns; }
+  void Pause(int64_t until_ns);
+  // Its process has ended, and with it all that it had started.
+  void End();
+  bool ended() const { return ended_; }
+  size_t machine() const;
   void CheckRest();
   bool Knows(ProcessId process) const { return processes_.contains(process); }
+  // Somebody on another node would start what it runs again, if this node were dead.
+  bool CouldRunElsewhere(ProcessId process) const;
+
+  // ---- called by the node's place in the cluster (simulated_daemon_cluster.cc)
+  void Open();
+  void HeadForgot();
+  void FreezeWork();
+  void ThawWork();
+  void NodeMessageCame(NodeNumber from, NodeMessage& message);
+  void NodeIsGone(NodeNumber node, const std::string& why);
+  void ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, StreamPointer stream);
+  void EndTurn();
+
   std::string Describe() const;
   void NoteLosses(ProcessId process);  // for the coverage: messages of a process that dies
 
   LocalScheduler scheduler;
-  uint64_t next_number_ = 2;  // 1 is the driver
+  uint64_t next_number_;
   WorkerPool pool;
   ActorDirectory directory;
   int64_t paused_until_ns = 0;
@@ -51,8 +75,11 @@ class SimulatedDaemon {
     std::deque<Incoming> inbox;
     std::set<ProcessId> workers;  // that it has a channel to; two workers may have one in each direction
     int64_t not_before_ns = 0;    // its messages are held up until then
+    std::map<ResourceAmounts, uint64_t> granted;
   };
 
+  void Later(int64_t delay_ns, std::function<void()> what);
+  bool IsElsewhere(ProcessId process) const { return node_ != nullptr && NodeOf(process) != self_; }
   void Wake();
   void Run();
   void ReadAll(ProcessId id);
@@ -91,7 +118,33 @@ class SimulatedDaemon {
   void Bury(ProcessId id);
   void ScheduleTimer();
 
+  // Of a cluster.
+  void HandleNode(NodeNumber from, JobDescribed& message);
+  void HandleNode(NodeNumber from, WorkAssigned& message);
+  void HandleNode(NodeNumber from, WishServed& message);
+  void HandleNode(NodeNumber from, WishRefused& message);
+  void HandleNode(NodeNumber from, ForProcess& message);
+  void HandleNode(NodeNumber from, FromProcess& message);
+  void HandleNode(NodeNumber from, RoutedAcross& message);
+  void HandleNode(NodeNumber from, ProcessVanished& message);
+  void HandleNode(NodeNumber from, ChannelWanted& message);
+  void HandleNode(NodeNumber from, ChannelBroken& message);
+  bool HasDied(ProcessId process) const;
+  void SendElsewhere(ProcessId process, const Message& message);
+  void GrantElsewhere(const GrantLease& action);
+  void RouteElsewhere(ProcessId from, RouteTo& message);
+  void RemoteProcessDied(ProcessId id, const std::string& how);
+  void EndUnreachable(ProcessId worker);
+  void EndProcessesOfJob();
+  bool EnsureJob(ProcessId driver);
+  void TellHeadOfJob();
+  void TellHead();
+  void FreezeIfNeeded(ProcessId process);
+
   World& world_;
+  SimulatedNode* const node_;  // nullptr: one node
+  const NodeNumber self_;
+  bool ended_ = false;
   std::map<ProcessId, Process> processes_;
   std::vector<SchedulerAction> scheduler_actions_;
   std::vector<PoolAction> pool_actions_;
@@ -101,6 +154,21 @@ class SimulatedDaemon {
   bool settling_ = false;
   bool awake_ = false;
   int64_t timer_ns_ = INT64_MAX;
+
+  // Of a cluster. There is one job, the driver's.
+  ProcessId job_;  // 0: not known here
+  bool job_ending_ = false;
+  bool told_job_ = false;
+  bool frozen_ = false;
+  std::map<ProcessId, std::string> deaths_;
+  std::set<ProcessId> remote_clients_, remote_peers_;
+  std::set<std::pair<ProcessId, ProcessId>> wanted_channels_;
+  std::map<std::pair<ProcessId, ProcessId>, std::vector<Message>> awaiting_channel_;
+  uint64_t next_wish_ = 1;
+  SentWishes sent_wishes_{&next_wish_};
+  uint64_t placements_seen_ = 0;
+  NodeLoad told_load_;
+  bool load_told_ = false;
 };
 
 }  // namespace weft::core

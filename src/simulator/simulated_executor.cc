@@ -72,10 +72,9 @@ void SimulatedProcess::AnswerRevokes() {
       CrashIf(CrashPoint::kOnMessage);
       SimulatedReply answer{.is_revoke_answer = true, .ticket = asked.ticket, .revoked = channel->Revoke(asked.ticket)};
       answer.sent_ns = world.now();
-      channel->replies.push_back(std::move(answer));
       SimulatedProcess* receiver = world.Find(channel->submitter);
       int64_t extra = world.Sent(Happening::kRevokeAnswered, this, receiver);
-      if (receiver->alive) receiver->WakeDrain(world.Delay(), extra);
+      world.SendReply(*channel, std::move(answer), world.Delay(), extra);
       if (!body_) WakeExecutor();  // what is behind it may be taken now
     }
   }
@@ -108,11 +107,10 @@ bool SimulatedProcess::SendReplies() {
       }
       Happening happening = pending.reply.happening();
       pending.reply.sent_ns = world.now();
-      channel.replies.push_back(std::move(pending.reply));
+      SimulatedReply reply = std::move(pending.reply);
       replies_.pop_front();
-      SimulatedProcess* receiver = world.Find(channel.submitter);
-      int64_t extra = world.Sent(happening, this, receiver);
-      if (receiver->alive) receiver->WakeDrain(world.random.Chance(80) ? world.Delay() : world.LongDelay(), extra);
+      int64_t extra = world.Sent(happening, this, world.Find(channel.submitter));
+      world.SendReply(channel, std::move(reply), world.random.Chance(80) ? world.Delay() : world.LongDelay(), extra);
       if (of_body) CrashIf(CrashPoint::kAfterReply);
     } else {
       replies_.pop_front();

@@ -144,12 +144,15 @@ void SimulatedProcess::Perform() {
         break;
       case ActionKind::kRequestLeases:
         world.Note("requests", id.value, action.number, static_cast<uint64_t>(action.worker));
-        Send(RequestLeases{.shape = owner.shape(static_cast<uint32_t>(action.worker)),
-                           .count = static_cast<uint32_t>(action.number),
-                           .depth = owner.depth()});
+        Send(RequestLeases{
+            .shape = owner.shape(static_cast<uint32_t>(action.worker)),
+            .count = static_cast<uint32_t>(action.number),
+            .depth = owner.depth(),
+            .heard = world.cluster ? owner.GrantsOf(static_cast<uint32_t>(action.worker)) : RequestLeases::kAllHeard});
         break;
       case ActionKind::kReturnLease: {
-        ProcessId leased = world.daemon->scheduler.WorkerOf({action.number}, id);
+        SimulatedDaemon* lender = world.DaemonOf(NodeNumber{static_cast<uint32_t>(action.number >> 40)});
+        ProcessId leased = lender ? lender->scheduler.WorkerOf({action.number}, id) : ProcessId{};
         if (SimulatedProcess* worker = leased ? world.Find(leased) : nullptr) {
           if (worker->alive && worker->RunsTaskOf(id) && !worker->buried && !buried) {
             world.Fail("a lease was returned while its worker runs a task of it");
@@ -289,9 +292,16 @@ bool SimulatedProcess::PushTask(const Action& action) {
   }
   task->ticket_sequence = frame.ticket;
   world.Note("push", id.value, worker.value, instance);
-  channel.tasks.push_back(std::move(frame));
   SimulatedProcess* receiver = world.Find(worker);
   int64_t extra = world.Sent(Happening::kTask, this, receiver);
+  if (world.IsFar(channel)) {
+    world.SendAcross(channel, id, [&channel, receiver, frame = std::move(frame), extra] {
+      channel.tasks.push_back(frame);
+      if (receiver->alive) receiver->WakeExecutor(extra);
+    });
+    return true;
+  }
+  channel.tasks.push_back(std::move(frame));
   if (receiver->alive) receiver->WakeExecutor(extra);
   return true;
 }
@@ -312,9 +322,17 @@ void SimulatedProcess::RevokeTask(const Action& action) {
     NoteLost(*task);  // it may have run
     owner.RevokeResolved(action.number, false, world.now(), actions_);
   } else {
-    channel.asked.push_back({task->ticket_sequence, world.now()});
     SimulatedProcess* receiver = world.Find(worker.process);
     int64_t extra = world.Sent(Happening::kRevokeAsked, this, receiver);
+    if (world.IsFar(channel)) {
+      world.SendAcross(channel, id, [&channel, receiver, ticket = task->ticket_sequence, this] {
+        channel.asked.push_back({ticket, world.now()});
+        if (!receiver->alive) return;
+        world.Later(receiver, world.Delay(), Happening::kRevokeAsked, [receiver] { receiver->AnswerRevokes(); });
+      });
+      return;
+    }
+    channel.asked.push_back({task->ticket_sequence, world.now()});
     if (receiver->alive) {
       world.Later(receiver, world.Delay() + extra, Happening::kRevokeAsked, [receiver] { receiver->AnswerRevokes(); });
     }

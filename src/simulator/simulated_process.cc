@@ -7,6 +7,11 @@
 #include "simulator/simulated_daemon.h"
 
 namespace weft::core {
+namespace {
+
+constexpr int64_t kLostNs = 100'000'000;  // a tenth of that in runtime_frames.cc, as all times of a cluster are
+
+}  // namespace
 
 SimulatedValue ValueOf(const Object& object) {
   SimulatedValue value;
@@ -54,7 +59,10 @@ void SimulatedProcess::Die() {
   alive = false;
   DoomLeased(true);
   blocked = false;
-  if (!buried) world.daemon->Died(id);
+  for (SimulatedChannel* channel : workers) world.CloseChannel(*channel, id);
+  for (SimulatedChannel* channel : submitters) world.CloseChannel(*channel, id);
+  SimulatedDaemon* daemon = world.DaemonOf(id);
+  if (daemon && (!buried || world.cluster)) daemon->Died(id);
 }
 
 void SimulatedProcess::DoomLeased(bool condemn) {
@@ -87,7 +95,7 @@ void SimulatedProcess::NoteLosses() {
   for (const auto* channel : workers) channel_lost(*channel);
   for (const auto* channel : submitters) channel_lost(*channel);
   for (const PendingReply& pending : replies_) lost(pending.reply.happening());
-  world.daemon->NoteLosses(id);
+  if (SimulatedDaemon* daemon = world.DaemonOf(id)) daemon->NoteLosses(id);
 }
 
 void SimulatedProcess::CrashIf(CrashPoint point) {
@@ -226,9 +234,11 @@ SimulatedChannel* SimulatedProcess::ChannelTo(ProcessId worker) {
 void SimulatedProcess::Handle(Message& message) {
   if (auto* m = std::get_if<ChannelOpened>(&message)) {
     if (m->first_side) {
-      workers.push_back(world.OpenChannel(id, m->peer));
+      SimulatedChannel* channel = world.OpenChannel(id, m->peer);
+      if (std::find(workers.begin(), workers.end(), channel) == workers.end()) workers.push_back(channel);
     } else {
-      submitters.push_back(world.OpenChannel(m->peer, id));
+      SimulatedChannel* channel = world.OpenChannel(m->peer, id);
+      if (std::find(submitters.begin(), submitters.end(), channel) == submitters.end()) submitters.push_back(channel);
       WakeExecutor();
     }
   } else if (auto* m = std::get_if<LeaseGranted>(&message)) {
@@ -340,6 +350,15 @@ void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
   }
 }
 
+// Its worker is most likely dead, and the daemon says so in a moment. If not, only the connection is.
+void SimulatedProcess::ChannelEnded(SimulatedChannel& channel) {
+  world.Later(this, kLostNs, Happening::kCount, [this, worker = channel.worker] {
+    if (known_dead_.contains(worker)) return;
+    Send(ChannelLost{.worker = worker});
+    Flush();
+  });
+}
+
 void SimulatedProcess::Send(Message message) { outbox_.push_back(std::move(message)); }
 
 void SimulatedProcess::Route(ProcessId to, const PeerMessage& message) {
@@ -358,7 +377,7 @@ void SimulatedProcess::Flush() {
     Message message = std::move(sending_.front());
     sending_.pop_front();
     if (buried) OrphanMentions(message);
-    world.daemon->Send(id, std::move(message));
+    if (SimulatedDaemon* daemon = world.DaemonOf(id)) daemon->Send(id, std::move(message));
     CrashIf(CrashPoint::kAfterSend);
   }
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -49,6 +50,7 @@ class SimulatedProcess {
   // The actor that lives here, and which life of it this is.
   ObjectId actor() const { return actor_; }
   uint32_t incarnation() const { return incarnation_; }
+  bool is_driver() const { return driver_; }
   bool busy() const { return alive && body_ && !driver_; }
   bool driver_done() const { return driver_ && !body_; }
   // Every object of this process's user code.
@@ -60,7 +62,8 @@ class SimulatedProcess {
   void AfterEvent();
   void NoteLosses();  // for the coverage: what it takes with it
   void DoomLeased(bool condemn);
-  void Absolve();  // its lease was returned in order, and it keeps nothing
+  void ChannelEnded(SimulatedChannel& channel);  // its stream; to one that lives
+  void Absolve();                                // its lease was returned in order, and it keeps nothing
 
   World& world;
   const ProcessId id;
@@ -74,6 +77,8 @@ class SimulatedProcess {
   bool blocked = false;  // the doorbell page's flags
   bool demand = false;
   int64_t paused_until_ns = 0;
+  bool frozen = false;                           // stopped by its daemon
+  std::vector<std::function<void()>> held_back;  // what would have happened meanwhile
   std::deque<Incoming> inbox;
   std::vector<SimulatedChannel*> workers;     // that we push to
   std::vector<SimulatedChannel*> submitters;  // that push to us

@@ -14,8 +14,8 @@ constexpr int64_t kRestWithinNs = 200 * kSecond;
 constexpr uint64_t kMostEvents = 3'000'000;
 
 void Run(World& world) {
-  world.daemon->OpenSession();
-  SimulatedProcess& driver = *world.Find(ProcessId{1});
+  world.daemons.at(NodeNumber{})->OpenSession();
+  SimulatedProcess& driver = *world.Find(world.driver);
   driver.StartDriver();
   world.ScheduleFaults();
   while (!world.queue.empty()) {

@@ -18,10 +18,15 @@
 #include <string>
 
 #include "head/actor_directory.h"
+#include "head/membership.h"
+#include "head/node_lease.h"
+#include "node/sent_wishes.h"
 #include "runtime/owner.h"
 #include "runtime/worker_machine.h"
+#include "scheduling/global_scheduler.h"
 #include "scheduling/local_scheduler.h"
 #include "simulator/coverage.h"
+#include "transport/message_flow.h"
 
 namespace weft::core {
 
@@ -33,6 +38,24 @@ struct SimulationOptions {
   WorkerMachine::Faults worker_faults;
   LocalScheduler::Faults scheduler_faults;
   ActorDirectory::Faults directory_faults;
+  // Of a cluster (cluster_simulation.h).
+  bool cluster = false;
+  Membership::Faults membership_faults;
+  NodeLease::Faults lease_faults;
+  MessageFlow::Faults flow_faults;
+  GlobalScheduler::Faults global_faults;
+  SentWishes::Faults wish_faults;
+  bool cluster_loses_writes = false;            // its control store, with the head
+  struct ClusterFaults {                        // planted in the glue
+    bool tell_before_writing = false;           // a node is accepted before the control store knows it
+    bool keep_deaths_to_itself = false;         // other nodes do not hear that a process has ended
+    bool forget_to_wish_anew = false;           // a new head hears nothing of what the former was told
+    bool freeze_only_the_present = false;       // what is started while the node stands still runs
+    bool keep_leases_of_the_gone = false;       // those of processes whose node is gone
+    bool bury_only_acquaintances = false;       // of a node that is gone, those that somebody here had to do with
+    bool take_the_unheard_of_for_dead = false;  // processes of nodes that the head has not told of yet; too rare
+    bool serve_the_dead = false;                // leases for processes that have died meanwhile
+  } cluster_faults;
   bool judge_from_one_pass = false;  // what runtime_explain.cc must not do; too rare to be among the planted bugs
 };
 
@@ -43,6 +66,7 @@ struct SimulationResult {
   uint64_t tasks = 0;
   int64_t virtual_ns = 0;
   Coverage coverage;
+  NodeCoverage node_coverage;
 };
 
 SimulationResult RunSimulation(const SimulationOptions& options);

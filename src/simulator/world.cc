@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "simulator/simulated_cluster.h"
 #include "simulator/simulated_daemon.h"
 #include "simulator/simulated_process.h"
 
@@ -20,12 +21,12 @@ std::string Text(ObjectId id) { return std::to_string(id.owner.value) + "/" + st
 }  // namespace
 
 World::World(const SimulationOptions& the_options) : options(the_options), random(the_options.seed * 7919 + 17) {
-  workload = DrawWorkload(random);
+  workload = options.cluster ? DrawClusterWorkload(random) : DrawWorkload(random);
   tasks_left = workload.tasks;
   actors_left = workload.actors;
   holders_left = workload.holders;
   // Rough in different ways; some calm, so that order itself is tested.
-  bool calm = random.Chance(10);
+  calm = random.Chance(10);
   tail_percent = calm ? 0 : static_cast<uint32_t>(random.Below(4) * 3);
   tail_ns = random.Chance(50) ? 2 * kMs : 30 * kMs;
   refuse_percent = calm ? 0 : static_cast<uint32_t>(random.Below(3) * 4);
@@ -67,12 +68,17 @@ World::World(const SimulationOptions& the_options) : options(the_options), rando
         continue;
       }
       planned_faults_.push_back({static_cast<FaultKind>(random.Below(3)),
-                                 static_cast<Happening>(random.Below(static_cast<uint64_t>(Happening::kCount))),
+                                 static_cast<Happening>(random.Below(static_cast<uint64_t>(Happening::kChannelLost))),
                                  static_cast<uint32_t>(random.Below(random.Chance(60) ? 3 : 60))});
     }
   }
-  daemon = std::make_unique<SimulatedDaemon>(*this);
-  processes[ProcessId{1}] = std::make_unique<SimulatedProcess>(*this, ProcessId{1}, true);
+  if (options.cluster) {
+    cluster = std::make_unique<SimulatedCluster>(*this);
+    return;
+  }
+  daemons[NodeNumber{}] = std::make_unique<SimulatedDaemon>(*this);
+  driver = ProcessId{1};
+  processes[driver] = std::make_unique<SimulatedProcess>(*this, driver, true);
 }
 
 World::~World() = default;
@@ -115,27 +121,26 @@ void World::Later(SimulatedProcess* process, int64_t delay_ns, Happening reason,
 
 void World::RunIn(SimulatedProcess* process, Happening reason, const std::function<void()>& what) {
   if (!process->alive) return;
-  if (process->paused_until_ns > now()) {
-    if (reason != Happening::kCount) coverage.Met(reason, FaultKind::kPause);
-    queue.At(process->paused_until_ns, [this, process, reason, what] { RunIn(process, reason, what); });
+  if (process->frozen) {
+    process->held_back.push_back([this, process, reason, what] { RunIn(process, reason, what); });
     return;
   }
+  int64_t paused = process->paused_until_ns;
+  // Its daemon goes on first.
+  if (cluster) paused = std::max(paused, cluster->PausedUntil(process->id) + 1);
+  if (paused > now()) {
+    if (reason != Happening::kCount) coverage.Met(reason, FaultKind::kPause);
+    queue.At(paused, [this, process, reason, what] { RunIn(process, reason, what); });
+    return;
+  }
+  last_activity_ns = now();
+  if (cluster) cluster->CheckMayRun(*process);
   try {
     what();
     process->AfterEvent();
   } catch (const ProcessCrashed&) {
   }
   if (++checks_ % 8 == 0) CheckHeld();
-}
-
-void World::LaterInDaemon(int64_t delay_ns, std::function<void()> what) {
-  queue.At(now() + delay_ns, [this, what = std::move(what)] {
-    if (daemon->paused_until_ns > now()) {
-      LaterInDaemon(daemon->paused_until_ns - now(), what);
-    } else {
-      what();
-    }
-  });
 }
 
 // ---- faults -------------------------------------------------------------------------------------------------------
@@ -164,13 +169,16 @@ int64_t World::Sent(Happening happening, SimulatedProcess* sender, SimulatedProc
     Note("fault", static_cast<uint64_t>(kind), static_cast<uint64_t>(happening));
     if (kind == FaultKind::kDelay) return duration;
     if (kind == FaultKind::kPause) {
-      (receiver ? receiver->paused_until_ns : daemon->paused_until_ns) = now() + duration;
+      if (receiver) {
+        receiver->paused_until_ns = now() + duration;
+      } else if (SimulatedDaemon* daemon = DaemonOf(sender->id)) {
+        daemon->Pause(now() + duration);
+      }
       return 0;
     }
     SimulatedProcess* victim =
-        receiver && receiver->id.value != 1 && (random.Chance(50) || !sender || sender->id.value == 1) ? receiver
-                                                                                                       : sender;
-    if (victim && victim->id.value != 1) {
+        receiver && !receiver->is_driver() && (random.Chance(50) || !sender || sender->is_driver()) ? receiver : sender;
+    if (victim && !victim->is_driver()) {
       queue.At(now() + static_cast<int64_t>(random.Below(20'000)), [victim] {
         if (victim->alive) victim->Die();
       });
@@ -189,6 +197,7 @@ void World::ScheduleFaults() {
     return static_cast<int64_t>(random.Below(static_cast<uint64_t>((random.Chance(50) ? 40 : 400) * kMs)));
   };
   auto any_process = [this]() -> SimulatedProcess* {
+    if (processes.empty()) return nullptr;  // no node has joined yet
     auto at = processes.begin();
     std::advance(at, static_cast<ptrdiff_t>(random.Below(processes.size())));
     return at->second.get();
@@ -197,7 +206,7 @@ void World::ScheduleFaults() {
   for (uint64_t i = random.Below(4); i > 0; --i) {
     queue.At(any_time(), [this, any_process] {
       SimulatedProcess* process = any_process();
-      if (!faulty() || !process->alive) return;
+      if (!process || !faulty() || !process->alive) return;
       Note("pause", process->id.value);
       process->paused_until_ns = now() + static_cast<int64_t>(random.Below(80 * kMs));
     });
@@ -205,31 +214,38 @@ void World::ScheduleFaults() {
   for (uint64_t i = random.Below(4); i > 0; --i) {
     queue.At(any_time(), [this, any_process] {
       SimulatedProcess* process = any_process();
-      if (!faulty() || !process->alive || process->id.value == 1) return;
+      if (!process || !faulty() || !process->alive || process->is_driver()) return;
       coverage.Crashed(CrashPoint::kIdle);
       process->Die();
     });
   }
   for (uint64_t i = random.Below(3); i > 0; --i) {
     queue.At(any_time(), [this] {
-      if (faulty()) daemon->RecallEverything();
+      for (auto& [node, daemon] : daemons) {
+        if (faulty() && !daemon->ended()) daemon->RecallEverything();
+      }
     });
   }
   for (uint64_t i = random.Below(7); i > 0; --i) {
     queue.At(any_time(), [this, any_process] {
       SimulatedProcess* process = any_process();
+      if (!process) return;
       // Rather one that is in the middle of something.
       for (int tries = 0; tries < 10 && !process->busy(); ++tries) process = any_process();
       for (int tries = 0; tries < 10 && !(process->busy() && process->actor()); ++tries) {
         SimulatedProcess* other = any_process();
         if (other->busy() && other->actor()) process = other;
       }
-      if (faulty() && process->id.value != 1) daemon->BuryAlive(process->id);
+      SimulatedDaemon* daemon = DaemonOf(process->id);
+      if (faulty() && !process->is_driver() && daemon) daemon->BuryAlive(process->id);
     });
   }
   if (random.Chance(30)) {
     queue.At(any_time(), [this] {
-      if (faulty()) daemon->paused_until_ns = now() + static_cast<int64_t>(random.Below(50 * kMs));
+      if (daemons.empty()) return;
+      auto at = daemons.begin();
+      if (daemons.size() > 1) std::advance(at, static_cast<ptrdiff_t>(random.Below(daemons.size())));
+      if (faulty()) at->second->Pause(now() + static_cast<int64_t>(random.Below(50 * kMs)));
     });
   }
 }
@@ -239,8 +255,9 @@ void World::Heal() {
   healed = true;
   healed_ns = now();
   Note("healed");
-  daemon->paused_until_ns = 0;
+  for (auto& [node, daemon] : daemons) daemon->Pause(0);
   for (auto& [id, process] : processes) process->paused_until_ns = 0;
+  if (cluster) cluster->Heal();
 }
 
 // ---- processes ----------------------------------------------------------------------------------------------------
@@ -249,6 +266,13 @@ SimulatedProcess* World::Find(ProcessId id) {
   auto found = processes.find(id);
   return found == processes.end() ? nullptr : found->second.get();
 }
+
+SimulatedDaemon* World::DaemonOf(NodeNumber node) {
+  auto found = daemons.find(node);
+  return found == daemons.end() || found->second->ended() ? nullptr : found->second.get();
+}
+
+SimulatedDaemon* World::DaemonOf(ProcessId id) { return DaemonOf(NodeOf(id)); }
 
 bool World::Alive(ProcessId id) {
   SimulatedProcess* process = Find(id);
@@ -266,11 +290,37 @@ SimulatedChannel* World::OpenChannel(ProcessId submitter, ProcessId worker) {
     channel = std::make_unique<SimulatedChannel>();
     channel->submitter = submitter;
     channel->worker = worker;
-    channel->asynchronous = asynchronous;
+    channel->asynchronous = asynchronous || IsFar(*channel);
     channel->task_room = room;
     channel->reply_room = room < 100 ? 1 + room / 3 : room;
   }
   return channel.get();
+}
+
+bool World::IsFar(const SimulatedChannel& channel) const { return NodeOf(channel.submitter) != NodeOf(channel.worker); }
+
+void World::SendAcross(SimulatedChannel& channel, ProcessId from, std::function<void()> arrives) {
+  const int side = from == channel.submitter ? SimulatedStream::kDialler : SimulatedStream::kListener;
+  // Into a stream that has been replaced, nothing arrives any more.
+  cluster->network.Send(channel.stream, side, {[&channel, stream = channel.stream, arrives = std::move(arrives)] {
+                          if (channel.stream == stream) arrives();
+                        }});
+}
+
+void World::SendReply(SimulatedChannel& channel, SimulatedReply reply, int64_t delay_ns, int64_t extra_ns) {
+  SimulatedProcess* receiver = Find(channel.submitter);
+  auto arrives = [&channel, receiver, reply = std::move(reply), delay_ns, extra_ns] {
+    channel.replies.push_back(reply);
+    if (receiver->alive) receiver->WakeDrain(delay_ns, extra_ns);
+  };
+  if (IsFar(channel)) return SendAcross(channel, channel.worker, std::move(arrives));
+  arrives();
+}
+
+void World::CloseChannel(SimulatedChannel& channel, ProcessId by) {
+  if (!channel.stream) return;
+  cluster->network.Close(channel.stream,
+                         by == channel.submitter ? SimulatedStream::kDialler : SimulatedStream::kListener);
 }
 
 // The same value; handles and references that may have led nowhere when it came are left out.
@@ -313,7 +363,8 @@ void World::BodyStarted(const SimulatedTask& frame, SimulatedProcess& worker) {
   if (frame.kind == TemplateKind::kCall) return CallStarted(frame, worker);
   if (!Trusted(worker.id) || !Trusted(task.submitter)) return;
   LeasedWorker* leased = Find(task.submitter)->owner.FindWorker(worker.id);
-  if (!leased || !leased->leased || daemon->scheduler.WorkerOf(leased->lease, task.submitter) != worker.id) {
+  if (!leased || !leased->leased ||
+      DaemonOf(worker.id)->scheduler.WorkerOf(leased->lease, task.submitter) != worker.id) {
     Fail("a task runs on a worker that its submitter has not leased");
   }
 }
@@ -500,12 +551,18 @@ void World::CheckRest() {
     if (!Alive(range.id.owner) || ((!range.delivered || range.let_go) && !Alive(range.writer))) continue;
     Fail("at rest, the memory of object " + Text(range.id) + " is still in use");
   }
-  daemon->CheckRest();
+  for (auto& [node, daemon] : daemons) {
+    if (!daemon->ended()) daemon->CheckRest();
+  }
   CheckNames();
+  if (cluster) cluster->CheckRest();
 }
 
 std::string World::Dump() {
-  std::string text = daemon->Describe();
+  std::string text = cluster ? cluster->Describe() : "";
+  for (auto& [node, daemon] : daemons) {
+    if (!daemon->ended()) text += daemon->Describe();
+  }
   for (auto& [id, process] : processes) text += process->Describe();
   for (auto& [key, channel] : channels) {
     if (channel->tasks.empty() && channel->replies.empty() && channel->asked.empty()) continue;

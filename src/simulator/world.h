@@ -23,6 +23,7 @@
 namespace weft::core {
 
 class SimulatedProcess;
+class SimulatedCluster;
 class SimulatedDaemon;
 
 // Thrown where a promise was found broken; ends the simulation.
@@ -94,7 +95,6 @@ class World {
   int64_t LongDelay();  // of one that may be put off
   // Runs `what` in `process` if it lives then; later if it is paused.
   void Later(SimulatedProcess* process, int64_t delay_ns, Happening reason, std::function<void()> what);
-  void LaterInDaemon(int64_t delay_ns, std::function<void()> what);
   void Note(const char* what, uint64_t a = 0, uint64_t b = 0, uint64_t c = 0);
   [[noreturn]] void Fail(const std::string& why);
 
@@ -102,7 +102,7 @@ class World {
   bool faulty() const { return !healed; }
   // True: the process dies here.
   bool CrashesAt(CrashPoint point);
-  // Something was sent; nullptr is the daemon. A planned fault may strike; the result is an extra delay.
+  // Something was sent; nullptr is the other's daemon. A planned fault may strike; the result is an extra delay.
   int64_t Sent(Happening happening, SimulatedProcess* sender, SimulatedProcess* receiver);
   void Handled(Happening happening, int64_t sent_ns);
   void ScheduleFaults();
@@ -110,9 +110,17 @@ class World {
 
   // ---- processes
   SimulatedProcess* Find(ProcessId id);
+  // Of the node that the process belongs to; nullptr if that has ended.
+  SimulatedDaemon* DaemonOf(ProcessId id);
+  SimulatedDaemon* DaemonOf(NodeNumber node);
   bool Alive(ProcessId id);
   bool Trusted(ProcessId id);  // alive, and neither declared dead nor about to be killed
   SimulatedChannel* OpenChannel(ProcessId submitter, ProcessId worker);
+  // Channels between nodes: what is written arrives later, or never.
+  bool IsFar(const SimulatedChannel& channel) const;
+  void SendAcross(SimulatedChannel& channel, ProcessId from, std::function<void()> arrives);
+  void SendReply(SimulatedChannel& channel, SimulatedReply reply, int64_t delay_ns, int64_t extra_ns);
+  void CloseChannel(SimulatedChannel& channel, ProcessId by);
 
   // ---- truth
   void Submit(uint64_t instance, const TaskSpec& spec, ProcessId submitter, const std::vector<Object*>& returns,
@@ -164,8 +172,12 @@ class World {
   Random random;
   EventQueue queue;
   Coverage coverage;
+  NodeCoverage node_coverage;
   Workload workload;
-  std::unique_ptr<SimulatedDaemon> daemon;
+  // By the number of their node, which in a simulation of one node is 0. Those that have ended are kept, too.
+  std::map<NodeNumber, std::unique_ptr<SimulatedDaemon>> daemons;
+  std::unique_ptr<SimulatedCluster> cluster;  // nullptr: one node
+  ProcessId driver;                           // 0: its node has not joined yet
   std::map<ProcessId, std::unique_ptr<SimulatedProcess>> processes;
   std::map<std::pair<ProcessId, ProcessId>, std::unique_ptr<SimulatedChannel>> channels;
   std::map<uint64_t, Submitted> tasks;  // by instance
@@ -179,6 +191,7 @@ class World {
   uint64_t helps = 0;
   std::set<std::pair<ObjectId, ProcessId>> orphaned;
   uint64_t next_instance = 1;
+  int64_t last_activity_ns = 0;  // of any process
   uint64_t next_offset = 0;
   uint32_t tasks_left = 0;
   uint32_t actors_left = 0, holders_left = 0;
@@ -189,6 +202,7 @@ class World {
   bool gave_up_starting = false;  // so tasks may have been refused
 
   // How rough this simulation is.
+  bool calm = false;
   uint32_t tail_percent = 0;  // of the delays are long
   int64_t tail_ns = 0;
   uint32_t refuse_percent = 0;  // pushes refused without need

@@ -83,7 +83,8 @@ void World::ActorWanted(ObjectId id) {
 
 void World::ActorPlaced(ObjectId id, ProcessId worker) {
   KnownActor& actor = actors.at(id);
-  if (actor.worker && daemon->Knows(actor.worker)) Fail(Text(id) + " was given two workers");
+  SimulatedDaemon* of_worker = actor.worker ? DaemonOf(actor.worker) : nullptr;
+  if (of_worker && of_worker->Knows(actor.worker)) Fail(Text(id) + " was given two workers");
   actor.worker = worker;
   ++actor.incarnation;
   // Does it know itself, from before it was the actor?
@@ -174,7 +175,8 @@ std::vector<ObjectId> World::CheckActorsAtRest() {
   }
   std::vector<ObjectId> living;
   for (auto& [id, actor] : actors) {
-    if (daemon->directory.StateOf(id) == ActorState::kDead) continue;
+    SimulatedDaemon* home = DaemonOf(id.owner);
+    if (!home || home->directory.StateOf(id) == ActorState::kDead) continue;
     living.push_back(id);
     const auto& constructor = tasks.at(actor.constructor);
     contained.insert(constructor.dependencies.begin(), constructor.dependencies.end());
@@ -196,12 +198,15 @@ std::vector<ObjectId> World::CheckActorsAtRest() {
 }
 
 void World::CheckNames() {
-  if (size_t living = daemon->directory.living(); living != 0) {
-    Fail("at rest, " + std::to_string(living) + " actors still live");
+  for (auto& [node, daemon] : daemons) {
+    if (daemon->ended()) continue;
+    if (size_t living = daemon->directory.living(); living != 0) {
+      Fail("at rest, " + std::to_string(living) + " actors still live");
+    }
+    std::vector<DirectoryAction> actions;
+    daemon->directory.Handle(ActorsListed{driver, ListActors{.request = 1, .all = 1}}, actions);
+    if (!std::get<AnswerList>(actions.at(0)).answer.actors.empty()) Fail("at rest, names are still taken");
   }
-  std::vector<DirectoryAction> actions;
-  daemon->directory.Handle(ActorsListed{ProcessId{1}, ListActors{.request = 1, .all = 1}}, actions);
-  if (!std::get<AnswerList>(actions.at(0)).answer.actors.empty()) Fail("at rest, names are still taken");
 }
 
 }  // namespace weft::core

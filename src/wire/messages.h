@@ -205,7 +205,7 @@ struct LeaseGranted {
 struct LeaseRecalled {  // wanted elsewhere: give it back after the running task
   LeaseId lease;
 };
-struct ProcessDied {
+struct ProcessDied {  // of DaemonOf(node): that node is gone, with all its processes
   ProcessId process;
   int32_t pid = 0;  // 0 if it was never known
   std::string how;  // "killed by signal 9 (SIGKILL)", "exited with code 3"
