@@ -112,8 +112,13 @@ bool NodeDaemon::IsElsewhere(ProcessId process) const {
   return cluster_ && NodeOf(process) != cluster_->self() && (process.value & kObserverBit) == 0;
 }
 
+// Of processes of other nodes, what the head said before their node was gone may arrive after its word of that: the one
+// waits for a link, the other is told anew with each.
 bool NodeDaemon::HasDied(ProcessId process) const {
-  return deaths_.contains(process) || (!IsElsewhere(process) && !processes_.contains(process));
+  if (deaths_.contains(process)) return true;
+  if (!IsElsewhere(process)) return !processes_.contains(process);
+  const NodeNumber node = NodeOf(process);
+  return node != kClusterNode && !cluster_->Knows(node) && !cluster_->MayAppear(node);
 }
 
 void NodeDaemon::SendElsewhere(ProcessId process, const Message& message) {
@@ -138,7 +143,7 @@ void NodeDaemon::NodeMessageCame(NodeNumber from, NodeMessage& message) {
 
 void NodeDaemon::HandleNode(NodeNumber, JobDescribed& message) {
   if (FindJob(message.driver) != nullptr || !IsElsewhere(message.driver)) return;
-  if (deaths_.contains(message.driver)) return;  // told by its own node, faster than this by the head
+  if (HasDied(message.driver)) return;  // told by its own node, faster than this by the head
   auto decoded = Decode(message.session);
   auto* session = std::get_if<OpenSession>(&decoded);
   if (session == nullptr || session->worker_command.empty()) return;

@@ -224,6 +224,7 @@ void Owner::PushTo(int32_t number, Task* task, Actions& out) {
   task->shape = worker.shape;
   task->push = ++pushes_;
   worker.pushed.PushBack(task);
+  worker.used = true;
   task->expected_ns = std::max(task->what->typical_ns, task->what->typical_ns + kOverheadNs);
   worker.expected_ns += task->expected_ns;
   if (worker.busy_at < 0) {

@@ -286,6 +286,7 @@ struct LeasedWorker {
   uint64_t expected_ns = 0;  // until they are done, if all goes as usual
   int32_t busy_at = -1;      // its place in Owner::busy_workers
   bool leased = false;
+  bool used = false;  // something was pushed since it was leased
   bool recalled = false;
   bool blocked = false;  // handed tasks back because its task waits; until its next result
   bool full = false;     // its channel refused a frame; until its next result, or Tick if it owes none
@@ -576,6 +577,9 @@ class Owner {
     uint32_t revoking = 0;
     bool dirty = false;
     int64_t quiet_since_ns = 0;  // nothing to run since
+    // A lease was recalled that could not be used, as what it was for lies behind other tasks and cannot be had back
+    // yet: no other is wished for until then, so that whoever wants it gets it; 0: not so.
+    int64_t wish_again_ns = 0;
     // Tasks lie behind short ones although a worker is idle, and no result has come, since then; 0: not so.
     int64_t gathering_since_ns = 0;
     std::map<NodeNumber, uint32_t> near;  // this shape, where most bytes of the arguments are

@@ -10,6 +10,8 @@ namespace {
 
 // A channel that is full although its worker owes nothing is being emptied; it is tried again after this.
 constexpr int64_t kPushAgainNs = 1'000'000;
+// After a lease that could not be used was wanted elsewhere.
+constexpr int64_t kWishAgainNs = 20'000'000;
 // So long may tasks lie behind one that was expected to be short.
 constexpr int64_t kGatherNs = 2'000'000;
 
@@ -33,7 +35,8 @@ size_t Owner::SpareTasks(const Shape& shape) const {
 
 void Owner::WishLeases(uint32_t number, Actions& out) {
   Shape& shape = shapes_[number];
-  size_t spare = SpareTasks(shape);
+  if (shape.ready.first) shape.wish_again_ns = 0;
+  size_t spare = shape.wish_again_ns > 0 ? 0 : SpareTasks(shape);
   if (spare == 0) {
     if (shape.quiet_since_ns == 0) shape.quiet_since_ns = now_ns_;
     return;
@@ -72,6 +75,7 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
   worker.lease = lease;
   worker.gpus = gpus;
   worker.leased = true;
+  worker.used = false;
   worker.shape = number;
   worker.recalled = worker.blocked = worker.full = false;
   worker.idle_since_ns = now_ns;
@@ -100,6 +104,7 @@ void Owner::LeaseRecalled(LeaseId lease, Actions& out) {
   LeasedWorker& worker = workers_[it->second];
   worker.recalled = true;
   if (worker.pushed.size == 0) {
+    if (!worker.used) shapes_[worker.shape].wish_again_ns = now_ns_ + kWishAgainNs;
     ReturnLease(worker, out);
   } else {
     for (Task* task = worker.pushed.first; task; task = task->next) {
@@ -196,6 +201,10 @@ void Owner::Tick(int64_t now_ns, Actions& out) {
       out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = 0});
     }
     if (shape.gathering_since_ns > 0 && now_ns - shape.gathering_since_ns >= kGatherNs) StopGathering(number);
+    if (shape.wish_again_ns > 0 && now_ns >= shape.wish_again_ns) {
+      shape.wish_again_ns = 0;
+      MarkDirty(number);
+    }
   }
   Settle(out);
 }
@@ -246,6 +255,7 @@ int64_t Owner::NextTick() const {
   for (const Shape& shape : shapes_) {
     if (shape.wished > 0 && shape.quiet_since_ns > 0) consider(shape.quiet_since_ns + lease_idle_ns / 10);
     if (shape.gathering_since_ns > 0) consider(shape.gathering_since_ns + kGatherNs);
+    if (shape.wish_again_ns > 0) consider(shape.wish_again_ns);
   }
   return next;
 }

@@ -231,6 +231,34 @@ TEST(Owner, ADependentIsQueuedBehindItsProducer) {
   EXPECT_EQ(t.owner.live_tasks(), 0u);
 }
 
+// Else it would come back again and again, and whoever it was recalled for would never get it.
+TEST(Owner, ALeaseThatCouldNotBeUsedIsNotWishedForAtOnce) {
+  Transcript t;
+  Object* a = t.Submit("a");
+  Object* b = t.Submit("b", {a});  // cannot go elsewhere
+  t.Actions();
+  t.Grant(kWorker, 7);
+  EXPECT_EQ(t.Actions(), "push a to 2; push b to 2; request 1");
+  t.Grant(kOther, 8);
+  EXPECT_EQ(t.Actions(), "");
+  t.owner.LeaseRecalled(LeaseId{8}, t.actions);
+  EXPECT_EQ(t.Actions(), "return lease 8");
+  EXPECT_NE(t.owner.NextTick(), 0);
+  t.now = t.owner.NextTick();
+  t.owner.Tick(t.now, t.actions);
+  EXPECT_EQ(t.Actions(), "request 1");
+  // What can run needs one, whatever was before.
+  t.Grant(kOther, 9);
+  t.owner.LeaseRecalled(LeaseId{9}, t.actions);
+  EXPECT_EQ(t.Actions(), "return lease 9");
+  Object* c = t.Submit("c");
+  EXPECT_EQ(t.Actions().substr(0, 11), "push c to 2");
+  t.Reply(kWorker, "a");
+  t.Reply(kWorker, "b");
+  t.Reply(kWorker, "c");
+  for (Object* each : {a, b, c}) t.Drop(each);
+}
+
 TEST(Owner, AFailedArgumentFailsTheTaskThatWasQueuedBehindIt) {
   Transcript t;
   Object* a = t.Submit("a");

@@ -196,7 +196,7 @@ void SimulatedCluster::NumberGiven(NodeNumber node, size_t machine) {
 void SimulatedCluster::DeclaredDead(NodeNumber node) {
   declared_dead_.insert(node);
   // The head's own absence is nobody's fault.
-  if (auto given = given_.find(node); given != given_.end() && given->second != 0) {
+  if (auto given = given_.find(node); given != given_.end() && given->second != 0 && !expelled_.contains(node)) {
     const int64_t trouble = trouble_until_ns_.contains(given->second) ? trouble_until_ns_.at(given->second) : 0;
     if (trouble + 4 * kLeaseNs < world_.now() || trouble == 0) {
       world_.Fail("node " + std::to_string(node.value) + " was declared dead, though nothing kept it from being heard");

@@ -46,6 +46,8 @@ class SimulatedCluster {
   // A daemon on this machine has ended by itself, or was killed: another is started in a moment.
   void StartAgain(SimulatedMachine& machine, int64_t delay_ns);
   // What the head has told others.
+  // Another node could not reach it, which is trouble of its own.
+  void Expelled(NodeNumber node) { expelled_.insert(node); }
   void DeclaredDead(NodeNumber node);
   bool IsDeclaredDead(NodeNumber node) const { return declared_dead_.contains(node); }
   void NumberGiven(NodeNumber node, size_t machine);
@@ -67,6 +69,7 @@ class SimulatedCluster {
   size_t AnyMachine();
 
   World& world_;
+  std::set<NodeNumber> expelled_;
   std::set<NodeNumber> declared_dead_;
   std::map<NodeNumber, size_t> given_;  // and the machine
   std::map<size_t, int64_t> trouble_until_ns_;

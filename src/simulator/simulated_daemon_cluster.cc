@@ -49,7 +49,9 @@ void SimulatedDaemon::EndTurn() {
 }
 
 bool SimulatedDaemon::HasDied(ProcessId process) const {
-  return deaths_.contains(process) || (!IsElsewhere(process) && !processes_.contains(process));
+  if (deaths_.contains(process)) return true;
+  if (!IsElsewhere(process)) return !processes_.contains(process);
+  return !node_->Knows(NodeOf(process)) && !node_->MayAppear(NodeOf(process));
 }
 
 void SimulatedDaemon::SendElsewhere(ProcessId process, const Message& message) {
@@ -101,7 +103,7 @@ void SimulatedDaemon::NodeMessageCame(NodeNumber from, NodeMessage& message) {
 
 void SimulatedDaemon::HandleNode(NodeNumber, JobDescribed& message) {
   if (job_ || !IsElsewhere(message.driver)) return;
-  if (deaths_.contains(message.driver)) return;
+  if (HasDied(message.driver)) return;
   job_ = message.driver;
   pool.SessionOpened(world_.now(), pool_actions_);
 }

@@ -740,6 +740,7 @@ void SimulatedNode::Perform(std::vector<MembershipAction> actions) {
       Perform(std::move(decided));
     } else if (auto* expel = std::get_if<ExpelNode>(&action)) {
       world_.node_coverage.Did("a node had to leave");
+      world_.cluster->Expelled(expel->node);
       SendDirectly(expel->link, NodeRefused{1, expel->why});
     } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
       WriteBatch batch;
