@@ -42,13 +42,13 @@ def pack(folder: Path, metadata: Path, destination: Path) -> Path:
     wheel = destination / f"{metadata.name[: -len('.dist-info')]}-{tag}.whl"
     record = f"{metadata.name}/RECORD"
     lines = []
-    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(wheel, "w") as archive:
 
         def add(name: str, content: bytes, mode: int) -> None:
             entry = zipfile.ZipInfo(name)
             entry.external_attr = (0o100000 | mode) << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
-            archive.writestr(entry, content)
+            archive.writestr(entry, content, compresslevel=9)
 
         for path in sorted(folder.rglob("*")):
             if not path.is_file():
