@@ -33,8 +33,11 @@ void Membership::Advance(int64_t now_ns) {
   if (step <= 2 * expected || faults.ignore_own_absence) return;
   deadlines_.clear();
   for (auto& [node, member] : members_) {
+    member.deadline_ns += step - expected;
     // Whoever lost its link just before had no chance to come back.
-    member.deadline_ns = std::max(member.deadline_ns + step - expected, now_ns_ + config_.grace_ns);
+    if (member.state == State::kSuspected) {
+      member.deadline_ns = std::max(member.deadline_ns, now_ns_ + config_.grace_ns);
+    }
     deadlines_.emplace(member.deadline_ns, node);
   }
 }
