@@ -781,7 +781,10 @@ void NodeDaemon::Perform(const RecallLease& action) {
 }
 
 void NodeDaemon::Perform(const RefuseLeases& action) {
-  if (IsElsewhere(action.process)) return SendElsewhere(action.process, LeaseRefused{action.shape, action.why});
+  if (IsElsewhere(action.process)) {
+    const std::string why = "on " + cluster_->Describe(cluster_->self()) + " " + action.why;
+    return SendElsewhere(action.process, LeaseRefused{action.shape, why, action.count});
+  }
   if (auto* process = Find(action.process)) Send(*process, LeaseRefused{action.shape, action.why});
 }
 

@@ -228,6 +228,14 @@ void NodeDaemon::HandleNode(NodeNumber from, ForProcess& message) {
     CountGrant(*process, granted->shape);
     return Send(*process, decoded);
   }
+  if (auto* refused = std::get_if<LeaseRefused>(&decoded)) {
+    // As after WishRefused: the owner fails what waits, and asks again if more comes.
+    sent_wishes_.Arrived(message.process, refused->shape, refused->count);
+    placed_wishes_.erase({message.process, refused->shape});
+    if (process != nullptr) {
+      scheduler_->Handle(LeasesRequested{message.process, refused->shape, 0, 0}, scheduler_actions_);
+    }
+  }
   if (auto* change = std::get_if<ActorChanged>(&decoded)) {
     if (process == nullptr || process->stage != Process::Stage::kReady) return;
     return DeliverChange(*process, *change);

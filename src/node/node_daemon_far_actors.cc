@@ -179,7 +179,8 @@ bool NodeDaemon::OfferActor(const GrantActor& action, Process& worker) {
 bool NodeDaemon::RefuseFarActor(const RefuseActor& action) {
   auto wanted = far_wanted_.find(action.actor);
   if (wanted == far_wanted_.end()) return false;
-  cluster_->Send(wanted->second.home, ActorNotPlaced{action.actor, action.why});
+  const std::string why = "on " + cluster_->Describe(cluster_->self()) + " " + action.why;
+  cluster_->Send(wanted->second.home, ActorNotPlaced{action.actor, why});
   far_wanted_.erase(wanted);
   return true;
 }

@@ -58,10 +58,10 @@ void SentWishes::Placed(uint64_t number, int64_t count) {
   wish->on_the_way += count;
 }
 
-void SentWishes::Arrived(ProcessId process, const ResourceAmounts& shape) {
+void SentWishes::Arrived(ProcessId process, const ResourceAmounts& shape, uint32_t count) {
   auto found = wishes_.find({process, shape});
   if (found == wishes_.end() || (faults.forget_early_leases && found->second.on_the_way <= 0)) return;
-  --found->second.on_the_way;
+  found->second.on_the_way -= count;
 }
 
 void SentWishes::PlacedHere(uint64_t number, uint32_t count) {

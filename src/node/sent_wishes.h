@@ -40,8 +40,8 @@ class SentWishes {
   std::vector<WishSent> Tell(const std::vector<LocalScheduler::UnmetWish>& wanted, const JobOf& job_of);
   // The head's word: so many more leases are on their way; negative: so many fewer.
   void Placed(uint64_t wish, int64_t count);
-  // One of them has arrived, or could not be used.
-  void Arrived(ProcessId process, const ResourceAmounts& shape);
+  // Some of them have arrived, or could not be used, or their node has refused them.
+  void Arrived(ProcessId process, const ResourceAmounts& shape, uint32_t count = 1);
   // The head has placed them here, where they are wanted: nothing is on the way.
   void PlacedHere(uint64_t wish, uint32_t count);
   // The head has forgotten the wish. Gives whose it was, if it is known.

@@ -81,6 +81,18 @@ TEST_F(SentWishesTest, WhatMayHaveBeenLostWithANodeIsWishedForAnew) {
   EXPECT_TRUE(Tell(1).empty());  // nothing was on its way
 }
 
+// Its node could not start a worker. What is wanted later is wished for, and not awaited from there.
+TEST_F(SentWishesTest, WhatItsNodeHasRefusedIsNotOnTheWay) {
+  Tell(3);
+  wishes_.Placed(1, 2);
+  EXPECT_EQ(Tell(3).at(0).count, 1u);
+  wishes_.Arrived(kProcess, kShape, 2);
+  const auto told = Tell(3);
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].count, 3u);
+  EXPECT_EQ(told[0].placed_heard, 2);
+}
+
 TEST_F(SentWishesTest, ANewHeadHearsAllAnew) {
   Tell(2);
   wishes_.Placed(1, 2);

@@ -63,7 +63,7 @@ std::string LocalScheduler::WhyNever(const ResourceAmounts& shape, const std::st
 void LocalScheduler::Handle(const LeasesRequested& event, std::vector<SchedulerAction>& out) {
   if (!processes_.contains(event.process)) return;
   if (std::string why = WhyNever(event.shape, "task"); !why.empty() && !in_cluster_) {
-    out.emplace_back(RefuseLeases{event.process, event.shape, std::move(why)});
+    out.emplace_back(RefuseLeases{event.process, event.shape, std::move(why), event.count});
     return;
   }
   ClaimKey key{event.process, event.shape};
@@ -171,7 +171,7 @@ void LocalScheduler::Handle(const StartingGivenUp& event, std::vector<SchedulerA
       continue;
     }
     // Who holds a lease already goes on with it, only not with more; but it must know that its wish is forgotten.
-    if (claim.wish > 0 && !key.of_actors) out.emplace_back(RefuseLeases{key.process, key.shape, event.why});
+    if (claim.wish > 0 && !key.of_actors) out.emplace_back(RefuseLeases{key.process, key.shape, event.why, claim.wish});
     for (ObjectId actor : claim.actors) {
       wanted_actors_.erase(actor);
       out.emplace_back(RefuseActor{actor, event.why});

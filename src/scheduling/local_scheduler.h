@@ -122,6 +122,7 @@ struct RefuseLeases {
   ProcessId process;
   ResourceAmounts shape;
   std::string why;
+  uint32_t count = 0;  // so many were wished for, or placed here by the head
 };
 struct WantWorkers {  // so many more workers than are ready now would be put to use; replaces the number said before
   uint32_t count = 0;

@@ -239,7 +239,9 @@ void SimulatedDaemon::Perform(const RecallLease& action) {
 
 void SimulatedDaemon::Perform(const RefuseLeases& action) {
   world_.Helped();
-  if (IsElsewhere(action.process)) return SendElsewhere(action.process, LeaseRefused{action.shape, action.why});
+  if (IsElsewhere(action.process)) {
+    return SendElsewhere(action.process, LeaseRefused{action.shape, action.why, action.count});
+  }
   Tell(action.process, LeaseRefused{action.shape, action.why});
 }
 

@@ -171,6 +171,12 @@ void SimulatedDaemon::HandleNode(NodeNumber from, ForProcess& message) {
     ++process->second.granted[granted->shape];
     return Tell(message.process, decoded);
   }
+  if (auto* refused = std::get_if<LeaseRefused>(&decoded)) {
+    sent_wishes_.Arrived(message.process, refused->shape, refused->count);
+    if (process != processes_.end()) {
+      scheduler.Handle(LeasesRequested{message.process, refused->shape, 0, 0}, scheduler_actions_);
+    }
+  }
   if (ready) Tell(message.process, decoded);
 }
 

@@ -309,11 +309,22 @@ void World::SendAcross(SimulatedChannel& channel, ProcessId from, std::function<
 
 void World::SendReply(SimulatedChannel& channel, SimulatedReply reply, int64_t delay_ns, int64_t extra_ns) {
   SimulatedProcess* receiver = Find(channel.submitter);
-  auto arrives = [&channel, receiver, reply = std::move(reply), delay_ns, extra_ns] {
+  const bool far = IsFar(channel);
+  for (const auto& value : reply.values) {
+    for (ObjectId contained : value.contained) {
+      if (far) crossing.insert({contained, channel.submitter});
+    }
+  }
+  auto arrives = [this, &channel, receiver, reply = std::move(reply), delay_ns, extra_ns, far] {
+    for (const auto& value : reply.values) {
+      for (ObjectId contained : value.contained) {
+        if (far) crossing.erase(crossing.find({contained, channel.submitter}));
+      }
+    }
     channel.replies.push_back(reply);
     if (receiver->alive) receiver->WakeDrain(delay_ns, extra_ns);
   };
-  if (IsFar(channel)) return SendAcross(channel, channel.worker, std::move(arrives));
+  if (far) return SendAcross(channel, channel.worker, std::move(arrives));
   arrives();
 }
 
@@ -523,8 +534,11 @@ std::set<ObjectId> World::Leftovers() {
   }
   for (ObjectId id : left) {
     // References in a circle keep each other; and see MentionOrphaned.
-    auto orphan = orphaned.lower_bound({id, ProcessId{}});
-    if (contained.contains(id) || (orphan != orphaned.end() && orphan->first == id)) continue;
+    auto mentions = [id](const auto& handed) {
+      auto found = handed.lower_bound({id, ProcessId{}});
+      return found != handed.end() && found->first == id;
+    };
+    if (contained.contains(id) || mentions(orphaned) || mentions(crossing)) continue;
     Fail("at rest, object " + Text(id) + " still exists");
   }
   return left;

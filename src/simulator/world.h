@@ -190,6 +190,8 @@ class World {
   std::set<ObjectId> loose;
   uint64_t helps = 0;
   std::set<std::pair<ObjectId, ProcessId>> orphaned;
+  // In replies between nodes that have not arrived; at rest: that were lost with their connection. The same gap.
+  std::multiset<std::pair<ObjectId, ProcessId>> crossing;
   uint64_t next_instance = 1;
   int64_t last_activity_ns = 0;  // of any process
   uint64_t next_offset = 0;

@@ -108,7 +108,7 @@ void Fields(V& v, SessionRefused& m) {
 }
 template <class V>
 void Fields(V& v, LeaseRefused& m) {
-  v(m.shape, m.why);
+  v(m.shape, m.why, m.count);
 }
 template <class V>
 void Fields(V& v, Exit& m) {

@@ -242,6 +242,7 @@ struct SessionRefused {  // to a driver, instead of Welcome
 struct LeaseRefused {  // no worker can be had for this shape, ever
   ResourceAmounts shape;
   std::string why;
+  uint32_t count = 0;  // from another node: of those that the head has placed there
 };
 struct Exit {       // leave in order
   uint8_t now = 0;  // 0: when nobody borrows what you own; 1: after the running task, the session ends

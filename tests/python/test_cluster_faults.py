@@ -638,3 +638,46 @@ def test_a_node_that_cannot_be_written_down_is_not_taken_in(headed, tmp_path):
     store.empty()
     headed.start("--num-cpus=1", "--name=later")
     assert not gone(head)
+
+
+def test_a_node_that_could_not_start_workers_is_asked_again_when_it_can(nodes):
+    """Its lack of memory ends while the program runs. The first tasks fail with a word that names it, later ones run."""
+    nodes.start("--num-cpus=1")
+    poor = nodes.start("--num-cpus=1", "--resource=far=1", "--name=poor")
+    resource.prlimit(poor, resource.RLIMIT_DATA, (4 << 20, resource.RLIM_INFINITY))
+    program = nodes.program(
+        """
+        import time
+
+        @weft.remote(resources={"far": 1})
+        def there():
+            return "ran"
+
+        @weft.remote(resources={"far": 1})
+        class There:
+            def here(self):
+                return "ran"
+
+        for wanted in (there.remote(), There.remote().here.remote()):
+            try:
+                weft.get(wanted)
+            except weft.UnschedulableError as error:
+                print(" ".join(str(error).split()), flush=True)
+        input()
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                print(weft.get(there.remote(), timeout=20), weft.get(There.remote().here.remote(), timeout=20))
+                break
+            except weft.UnschedulableError:
+                assert time.monotonic() < deadline
+        """,
+        stdin=subprocess.PIPE,
+    )
+    for what in ("task", "actor"):
+        said = program.stdout.readline()
+        assert "(poor) no worker can be started: the Python program that starts workers" in said, (what, said)
+    resource.prlimit(poor, resource.RLIMIT_DATA, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    said, errors = program.communicate("\n", timeout=3 * SECONDS)
+    assert program.returncode == 0, errors
+    assert said == "ran ran\n"
