@@ -25,18 +25,23 @@ bool IsValidName(const std::string& name) {
 
 void Membership::Advance(int64_t now_ns) {
   int64_t step = started_ ? now_ns - now_ns_ : 0;
+  const int64_t wakeup = next_wakeup_ns();
   started_ = true;
   if (step <= 0) return;  // our own clock does not go back
   now_ns_ = now_ns;
   // Beats may have come and lie unread. What of the step was not the caller's to sleep is forgiven.
   int64_t expected = config_.lease_ns / kLooksPerLease;
-  if (step <= 2 * expected || faults.ignore_own_absence) return;
+  if (faults.ignore_own_absence) return;
+  const bool away = step > 2 * expected;
+  const bool late = wakeup <= now_ns_ && now_ns_ - wakeup > config_.grace_ns / 4;
+  if (!away && !late) return;
   deadlines_.clear();
   for (auto& [node, member] : members_) {
-    member.deadline_ns += step - expected;
-    // Whoever lost its link just before had no chance to come back.
+    if (away) member.deadline_ns += step - expected;
+    // Whoever lost its link just before had no chance to come back. After a short absence its lease is not made longer.
     if (member.state == State::kSuspected) {
-      member.deadline_ns = std::max(member.deadline_ns, now_ns_ + config_.grace_ns);
+      const int64_t most = away ? INT64_MAX : member.last_beat_ns + config_.lease_ns;
+      member.deadline_ns = std::max(member.deadline_ns, std::min(now_ns_ + config_.grace_ns, most));
     }
     deadlines_.emplace(member.deadline_ns, node);
   }
@@ -45,6 +50,8 @@ void Membership::Advance(int64_t now_ns) {
 int64_t Membership::next_wakeup_ns() const {
   if (deadlines_.empty() || deposed_) return INT64_MAX;
   int64_t next = std::min(deadlines_.begin()->first, now_ns_ + config_.lease_ns / kLooksPerLease);
+  // While a grace runs, often enough to see that we were not there for a part of it.
+  if (next - now_ns_ <= config_.grace_ns) next = std::min(next, now_ns_ + config_.grace_ns / 4);
   for (const auto& [pair, complaint] : complaints_) {
     // One that could be judged otherwise waits for beats.
     for (const int64_t at : {complaint.said_ns + config_.gather_ns, JudgedAtNs(complaint)}) {

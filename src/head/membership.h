@@ -24,6 +24,7 @@
 // long each time, so that a node behind a bad cable does not come and go all the time.
 //
 // The head's own absence is nobody's fault: if it did not run for a while, all deadlines move by that much.
+// While a short grace runs, it looks often enough to notice a short absence too, and lets the grace begin again.
 //
 // Each head has an epoch, higher than all before; who hears of a higher one than his own is no longer the head
 // (StepDown).

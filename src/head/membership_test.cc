@@ -95,8 +95,8 @@ class Head : public Transcript<Membership, MembershipAction> {
   std::string Until(int64_t ms) {
     std::string text;
     while (machine.next_wakeup_ns() <= ms * kMs) {
-      std::string said = (*this)(MembershipTicked{std::max(machine.next_wakeup_ns(), last_)});
-      last_ = machine.next_wakeup_ns();
+      last_ = std::max(machine.next_wakeup_ns(), last_);
+      std::string said = (*this)(MembershipTicked{last_});
       if (!said.empty()) text += (text.empty() ? "" : "; ") + said;
     }
     (*this)(MembershipTicked{ms * kMs});
@@ -208,6 +208,16 @@ TEST(Membership, TheHeadsOwnAbsenceIsNobodysFault) {
   EXPECT_EQ(head.Beat(11, 2, 61'001), "confirm 2");
   EXPECT_EQ(head.Until(71'000), "");
   EXPECT_EQ(head.Until(71'001), "dead 1: it was silent for 10.0 s; close 11");
+}
+
+TEST(Membership, AHeadThatWakesLateGivesWhoLostItsLinkTheTimeThatItSlept) {
+  Head head;
+  head.Join(11, Description(1), 0);
+  EXPECT_EQ(head(MemberLinkClosed{11, true, 100 * kMs}), "suspect 1");
+  // For less than would be an absence. The node could not come back meanwhile.
+  EXPECT_EQ(head(MembershipTicked{1500 * kMs}), "");
+  EXPECT_EQ(head.Until(2099), "");
+  EXPECT_EQ(head.Until(2101), "dead 1: its link was lost and it did not come back");
 }
 
 // ---- nodes that cannot reach each other
@@ -364,7 +374,7 @@ TEST(Membership, WhoHadToGoComesBackAfterAPauseThatGrows) {
   head.Close(link, true, ms + 1600);
   head.Until(ms + 2200);
   const std::string said = head.Join(++link, Description(++identity, "n4"), ms + 2500);
-  EXPECT_NE(said.find("may come back in 8."), std::string::npos) << said << ": some of the ten seconds";
+  EXPECT_NE(said.find("may come back in 9.0 s"), std::string::npos) << said << ": the rest of ten seconds";
 }
 
 using Node = Transcript<NodeLease, LeaseAction>;

@@ -83,7 +83,9 @@ void Cluster::LinkAccepted(std::unique_ptr<Link> link, std::string_view bytes) {
       // Before it is a member itself, a head has nobody who would listen to what a node tells anew.
       if (joining && is_head() && !Knows(self_)) return;
       auto peer = std::make_unique<Peer>(*this, next_peer_++, joining ? NodeNumber{} : hello.node);
-      if (!joining && (!hello.node || gone_.contains(hello.node))) return;
+      // Who was a member under another number, of which it has not heard perhaps, has a flow with nobody under that
+      // one.
+      if (!joining && (!hello.node || gone_.contains(hello.node) || !self_ || hello.to != self_)) return;
       peer->ready = true;
       peer->joining = joining && is_head();
       peer->accepted = !peer->joining;
@@ -217,8 +219,9 @@ Cluster::Peer* Cluster::PeerFor(NodeNumber node) {
   auto peer = std::make_unique<Peer>(*this, next_peer_++, node);
   LinkSettings settings = settings_;
   settings.handshake_timeout_ns = kReachNs;
-  auto link = Link::Dial(loop_, where->first, where->second, settings,
-                         EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kNode), .node = self_}), *peer);
+  auto link =
+      Link::Dial(loop_, where->first, where->second, settings,
+                 EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kNode), .node = self_, .to = node}), *peer);
   if (!link) return nullptr;
   peer->link = std::move(*link);
   outgoing_[node] = peer->number;

@@ -209,11 +209,12 @@ bool SimulatedNode::DialNode(NodeNumber node) {
   Peer peer{.number = next_peer_++, .node = node};
   outgoing_[node] = peer.number;
   AddPeer(peer);
-  world_.cluster->network.Dial(machine_.number, machine, port, true,
-                               EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kNode), .node = self_}),
-                               [this, number = peer.number](StreamPointer stream, bool nobody_listens) {
-                                 Later(0, [=, this] { Connected(number, stream, nobody_listens); });
-                               });
+  world_.cluster->network.Dial(
+      machine_.number, machine, port, true,
+      EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kNode), .node = self_, .to = node}),
+      [this, number = peer.number](StreamPointer stream, bool nobody_listens) {
+        Later(0, [=, this] { Connected(number, stream, nobody_listens); });
+      });
   return true;
 }
 
@@ -248,7 +249,7 @@ bool SimulatedNode::Accept(const StreamPointer& stream, const std::string& bytes
     case LinkPurpose::kNode: {
       const bool joining = static_cast<LinkPurpose>(hello.purpose) == LinkPurpose::kJoin;
       if (joining && (!is_head() || !Knows(self_))) return false;
-      if (!joining && (!hello.node || gone_.contains(hello.node))) return false;
+      if (!joining && (!hello.node || gone_.contains(hello.node) || !self_ || hello.to != self_)) return false;
       Peer peer{.number = next_peer_++, .node = joining ? NodeNumber{} : hello.node};
       peer.joining = joining;
       peer.accepted = !joining;

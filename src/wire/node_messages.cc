@@ -8,7 +8,7 @@ namespace weft::core {
 
 template <class V>
 void Fields(V& v, NodeHello& m) {
-  v(m.purpose, m.node, m.submitter, m.worker);
+  v(m.purpose, m.node, m.to, m.submitter, m.worker);
 }
 template <class V>
 void Fields(V& v, NodeJoins& m) {

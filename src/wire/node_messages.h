@@ -34,6 +34,7 @@ enum class LinkPurpose : uint8_t {
 struct NodeHello {
   uint8_t purpose = 0;  // LinkPurpose
   NodeNumber node;      // the dialler's; of kJoin: 0
+  NodeNumber to;        // kNode: whom it means. At its address there may be another by now
   // kChannel: who submits and who runs
   ProcessId submitter;
   ProcessId worker;

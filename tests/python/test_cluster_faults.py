@@ -641,7 +641,7 @@ def test_a_node_that_cannot_be_written_down_is_not_taken_in(headed, tmp_path):
 
 
 def test_a_node_that_could_not_start_workers_is_asked_again_when_it_can(nodes):
-    """Its lack of memory ends while the program runs. The first tasks fail with a word that names it, later ones run."""
+    """Its lack of memory ends while the program runs. The first tasks fail and name it, later ones run."""
     nodes.start("--num-cpus=1")
     poor = nodes.start("--num-cpus=1", "--resource=far=1", "--name=poor")
     resource.prlimit(poor, resource.RLIMIT_DATA, (4 << 20, resource.RLIM_INFINITY))
