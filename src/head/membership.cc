@@ -1,6 +1,7 @@
 #include "head/membership.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -48,7 +49,7 @@ void Membership::Advance(int64_t now_ns) {
 }
 
 int64_t Membership::next_wakeup_ns() const {
-  if (deadlines_.empty() || deposed_) return INT64_MAX;
+  if (deadlines_.empty() || deposed_ || !joining_) return INT64_MAX;
   int64_t next = std::min(deadlines_.begin()->first, now_ns_ + config_.lease_ns / kLooksPerLease);
   // While a grace runs, often enough to see that we were not there for a part of it.
   if (next - now_ns_ <= config_.grace_ns) next = std::min(next, now_ns_ + config_.grace_ns / 4);
@@ -83,7 +84,8 @@ void Membership::Handle(const MembersRestored& event, std::vector<MembershipActi
   WEFT_CHECK(members_.empty() && next_.value == 1, "a head reads its tables once, at its start");
   Advance(event.now_ns);
   next_ = std::max(next_, event.next);
-  const int64_t lease_ns = std::max(config_.lease_ns, faults.forget_former_lease ? 0 : event.lease_ns);
+  former_lease_ns_ = std::max(config_.lease_ns, faults.forget_former_lease ? 0 : event.lease_ns);
+  joining_ = false;
   for (const auto& [node, description] : event.members) {
     if (!node || by_identity_.contains(description.identity) || by_name_.contains(description.name)) continue;
     auto [entry, added] = members_.try_emplace(node);
@@ -92,8 +94,17 @@ void Membership::Handle(const MembersRestored& event, std::vector<MembershipActi
     entry->second.state = State::kAwaited;
     by_identity_[description.identity] = node;
     by_name_[description.name] = node;
-    SetDeadline(node, entry->second, now_ns_ + (faults.declare_at_once ? 0 : lease_ns));
+    SetDeadline(node, entry->second, now_ns_ + (faults.declare_at_once ? 0 : former_lease_ns_));
     next_.value = std::max(next_.value, node.value + 1);
+  }
+}
+
+void Membership::Handle(const JoiningBegan& event, std::vector<MembershipAction>&) {
+  Advance(event.now_ns);
+  if (std::exchange(joining_, true)) return;
+  for (auto& [node, member] : members_) {
+    if (member.state != State::kAwaited || faults.declare_at_once) continue;
+    SetDeadline(node, member, now_ns_ + former_lease_ns_);
   }
 }
 
@@ -309,6 +320,7 @@ void Membership::Expel(NodeNumber node, std::string why, std::vector<MembershipA
 
 void Membership::Handle(const MembershipTicked& event, std::vector<MembershipAction>& out) {
   Advance(event.now_ns);
+  if (!joining_) return;
   while (!deadlines_.empty() && !deposed_ && deadlines_.begin()->first <= now_ns_) {
     NodeNumber node = deadlines_.begin()->second;
     switch (members_.at(node).state) {

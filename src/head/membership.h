@@ -62,6 +62,11 @@ struct MembersRestored {  // once, before all others, by a head that reads an ea
   int64_t lease_ns = 0;  // the longest that they may have from earlier heads
   int64_t now_ns = 0;
 };
+// After MembersRestored: from now on it lets nodes join. Until then, be it for long because the control store is away,
+// none can come back, and so none is given up.
+struct JoiningBegan {
+  int64_t now_ns = 0;
+};
 struct JoinAsked {     // over a link that is authenticated
   uint64_t link = 0;   // the caller's name for it; never used again
   NodeNumber was;      // the number that it had from an earlier head or over an earlier link; 0: none
@@ -205,6 +210,7 @@ class Membership {
   explicit Membership(Config config) : config_(config) {}
 
   void Handle(const MembersRestored& event, std::vector<MembershipAction>& out);
+  void Handle(const JoiningBegan& event, std::vector<MembershipAction>& out);
   void Handle(const JoinAsked& event, std::vector<MembershipAction>& out);
   void Handle(const BeatCame& event, std::vector<MembershipAction>& out);
   void Handle(const MemberLinkClosed& event, std::vector<MembershipAction>& out);
@@ -258,7 +264,9 @@ class Membership {
   std::map<std::string, Pause> pauses_;                                // by name
   NodeNumber next_{1};
   int64_t now_ns_ = 0;
-  bool started_ = false;  // now_ns_ is known
+  int64_t former_lease_ns_ = 0;  // of those that were restored
+  bool started_ = false;         // now_ns_ is known
+  bool joining_ = true;          // nodes may come
   bool deposed_ = false;
 };
 

@@ -183,10 +183,21 @@ TEST(Membership, ARestartedHeadWaitsOneLease) {
   Head head(2);
   MembersRestored restored{{{NodeNumber{3}, Description(1)}, {NodeNumber{5}, Description(2)}}, NodeNumber{9}, 0};
   EXPECT_EQ(head(restored), "");
+  EXPECT_EQ(head(JoiningBegan{0}), "");
   EXPECT_EQ(head.Join(11, Description(1), 500, 3, 1), "accept 3 again on 11 epoch 2");
   EXPECT_EQ(head.Join(12, Description(7), 500), "accept 9 on 12 epoch 2") << "no number is given out twice";
   EXPECT_EQ(head.Until(9'999), "");
   EXPECT_EQ(head.Until(10'000), "dead 5: it did not come back within 10.0 s after the head had restarted");
+}
+
+TEST(Membership, ARestartedHeadGivesUpNobodyBeforeItLetsThemJoin) {
+  Head head(2);
+  EXPECT_EQ(head(MembersRestored{{{NodeNumber{3}, Description(1)}}, NodeNumber{9}, 0}), "");
+  // The control store is away, so that it is not the head yet.
+  for (int64_t ms = 0; ms <= 30'000; ms += 500) EXPECT_EQ(head(MembershipTicked{ms * kMs}), "");
+  EXPECT_EQ(head(JoiningBegan{30'100 * kMs}), "");
+  EXPECT_EQ(head.Until(40'099), "");
+  EXPECT_EQ(head.Until(40'100), "dead 3: it did not come back within 10.0 s after the head had restarted");
 }
 
 TEST(Membership, AHeadThatHearsOfANewerOneStepsDown) {
@@ -573,6 +584,7 @@ class World {
     std::vector<MembershipAction> actions;
     head_->Handle(MembersRestored{{stored_.begin(), stored_.end()}, NodeNumber{next_number_}, former_ns, HeadNow()},
                   actions);
+    head_->Handle(JoiningBegan{HeadNow()}, actions);
     ++restarts;
   }
 

@@ -220,6 +220,8 @@ void Cluster::Accepted(NodeNumber node) {
       nodes_.emplace(node, OtherNode{description.name, description.address, description.resources, description.labels})
           .second;
   if (node == self_) {
+    std::vector<MembershipAction> none;
+    membership_->Handle(JoiningBegan{NowNs()}, none);
     host_.ClusterJoined(self_);
   } else if (auto found = peers_.find(member->second.link); found != peers_.end()) {
     Welcome(*found->second, node);

@@ -759,6 +759,8 @@ void SimulatedNode::Accepted(NodeNumber node) {
   const NodeDescription description = member->second.description;
   const bool is_new = nodes_.emplace(node, description).second;
   if (node == self_) {
+    std::vector<MembershipAction> none;
+    membership_->Handle(JoiningBegan{Now()}, none);
     Joined();
   } else if (auto found = peers_.find(member->second.link); found != peers_.end()) {
     const uint64_t number = found->first;
