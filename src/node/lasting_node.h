@@ -36,7 +36,8 @@ struct LastingNodeOptions {
   bool standby = false;                      // wait until the head that leads is gone
 };
 
-// A little less than that: others hear of it after it was written down.
-inline int64_t NodeLeaseNs(const LastingNodeOptions& options) { return options.node_timeout_ns - 500'000'000; }
+// A little less than that: others hear of it after it was written down, and who has a stream with a worker there gives
+// its last bytes half a second.
+inline int64_t NodeLeaseNs(const LastingNodeOptions& options) { return options.node_timeout_ns - 700'000'000; }
 
 }  // namespace weft::core
