@@ -194,6 +194,7 @@ void SimulatedDaemon::HandleNode(NodeNumber from, FromProcess& message) {
 
 void SimulatedDaemon::HandleNode(NodeNumber from, RoutedAcross& message) {
   if (NodeOf(message.from) != from) return;
+  world_.MentionsCame(message.payload);
   auto target = processes_.find(message.to);
   if (target == processes_.end() || target->second.stage != Stage::kReady) {
     return SendElsewhere(message.from, ProcessDied{message.to, 0, "it has ended"});
@@ -205,6 +206,7 @@ void SimulatedDaemon::RouteElsewhere(ProcessId from, RouteTo& message) {
   const NodeNumber node = NodeOf(message.to);
   if ((node_->Knows(node) || node_->MayAppear(node)) && !deaths_.contains(message.to)) {
     remote_peers_.insert(message.to);
+    world_.MentionsSent(message.payload);
     return node_->Send(NodeOf(message.to), RoutedAcross{from, message.to, std::move(message.payload)});
   }
   Tell(from, ProcessDied{message.to, 0, "it has ended"});

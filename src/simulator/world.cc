@@ -328,6 +328,22 @@ void World::SendReply(SimulatedChannel& channel, SimulatedReply reply, int64_t d
   arrives();
 }
 
+void World::MentionsSent(std::string_view routed) {
+  std::vector<PeerMessage> messages;
+  DecodePeerMessages(routed, messages);
+  for (const PeerMessage& m : messages) {
+    if (m.kind == PeerMessageKind::kMention) crossing.insert({m.id, m.process});
+  }
+}
+
+void World::MentionsCame(std::string_view routed) {
+  std::vector<PeerMessage> messages;
+  DecodePeerMessages(routed, messages);
+  for (const PeerMessage& m : messages) {
+    if (m.kind == PeerMessageKind::kMention) crossing.erase(crossing.find({m.id, m.process}));
+  }
+}
+
 void World::CloseChannel(SimulatedChannel& channel, ProcessId by) {
   if (!channel.stream) return;
   cluster->network.Close(channel.stream,

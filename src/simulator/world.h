@@ -190,8 +190,11 @@ class World {
   std::set<ObjectId> loose;
   uint64_t helps = 0;
   std::set<std::pair<ObjectId, ProcessId>> orphaned;
-  // In replies between nodes that have not arrived; at rest: that were lost with their connection. The same gap.
+  // In replies and mentions between nodes that have not arrived; at rest: that were lost with their connection or with
+  // the sender's node. The same gap, and its reverse: the owner hears of what was given back, and not of the borrower.
   std::multiset<std::pair<ObjectId, ProcessId>> crossing;
+  void MentionsSent(std::string_view routed);
+  void MentionsCame(std::string_view routed);
   uint64_t next_instance = 1;
   int64_t last_activity_ns = 0;  // of any process
   uint64_t next_offset = 0;
