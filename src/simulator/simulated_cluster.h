@@ -45,9 +45,9 @@ class SimulatedCluster {
   void Heal();
   // A daemon on this machine has ended by itself, or was killed: another is started in a moment.
   void StartAgain(SimulatedMachine& machine, int64_t delay_ns);
-  // What the head has told others.
   // Another node could not reach it, which is trouble of its own.
   void Expelled(NodeNumber node) { expelled_.insert(node); }
+  // What the head has told others.
   void DeclaredDead(NodeNumber node);
   bool IsDeclaredDead(NodeNumber node) const { return declared_dead_.contains(node); }
   void NumberGiven(NodeNumber node, size_t machine);

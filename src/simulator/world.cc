@@ -309,23 +309,20 @@ void World::SendAcross(SimulatedChannel& channel, ProcessId from, std::function<
 
 void World::SendReply(SimulatedChannel& channel, SimulatedReply reply, int64_t delay_ns, int64_t extra_ns) {
   SimulatedProcess* receiver = Find(channel.submitter);
-  const bool far = IsFar(channel);
+  std::vector<std::pair<ObjectId, ProcessId>> handed;
   for (const auto& value : reply.values) {
-    for (ObjectId contained : value.contained) {
-      if (far) crossing.insert({contained, channel.submitter});
-    }
+    for (ObjectId contained : value.contained) handed.emplace_back(contained, channel.submitter);
   }
-  auto arrives = [this, &channel, receiver, reply = std::move(reply), delay_ns, extra_ns, far] {
-    for (const auto& value : reply.values) {
-      for (ObjectId contained : value.contained) {
-        if (far) crossing.erase(crossing.find({contained, channel.submitter}));
-      }
-    }
+  auto arrives = [&channel, receiver, reply = std::move(reply), delay_ns, extra_ns] {
     channel.replies.push_back(reply);
     if (receiver->alive) receiver->WakeDrain(delay_ns, extra_ns);
   };
-  if (far) return SendAcross(channel, channel.worker, std::move(arrives));
-  arrives();
+  if (!IsFar(channel)) return arrives();
+  crossing.insert(handed.begin(), handed.end());
+  SendAcross(channel, channel.worker, [this, handed = std::move(handed), arrives = std::move(arrives)] {
+    for (const auto& pair : handed) crossing.erase(crossing.find(pair));
+    arrives();
+  });
 }
 
 void World::MentionsSent(std::string_view routed) {

@@ -166,6 +166,9 @@ class World {
   // A process told the owner that `receiver` borrows the object, and may have died before it handed it over: the owner
   // counts a borrower that knows nothing of it. A known gap; such objects stay until the receiver ends.
   void MentionOrphaned(ObjectId object, ProcessId receiver) { orphaned.insert({object, receiver}); }
+  // From one node to another (crossing).
+  void MentionsSent(std::string_view routed);
+  void MentionsCame(std::string_view routed);
   std::string Dump();
 
   SimulationOptions options;
@@ -193,8 +196,6 @@ class World {
   // In replies and mentions between nodes that have not arrived; at rest: that were lost with their connection or with
   // the sender's node. The same gap, and its reverse: the owner hears of what was given back, and not of the borrower.
   std::multiset<std::pair<ObjectId, ProcessId>> crossing;
-  void MentionsSent(std::string_view routed);
-  void MentionsCame(std::string_view routed);
   uint64_t next_instance = 1;
   int64_t last_activity_ns = 0;  // of any process
   uint64_t next_offset = 0;
