@@ -35,8 +35,9 @@ void MarkForked() { g_forked.store(true); }
 bool Runtime::forked() { return g_forked.load(std::memory_order_relaxed); }
 
 Runtime::Runtime() {
-  static std::once_flag once;
-  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, MarkForked); });
+  // Not std::call_once: it uses thread-local variables of libstdc++, which code that is compiled for the initial-exec
+  // model (CMakeLists.txt) may not if libweft.so is loaded late.
+  [[maybe_unused]] static const int registered = pthread_atfork(nullptr, nullptr, MarkForked);
 }
 
 // ---- beginning and end --------------------------------------------------------------------------------------------

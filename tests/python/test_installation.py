@@ -12,11 +12,13 @@ import resource
 import shutil
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import zipfile
 from pathlib import Path
 
 import pytest
+import weft
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BUILD = ROOT / "build" / "release"
@@ -199,6 +201,22 @@ def test_library_exports_weft_alone(prefix):
     assert [name for name in names if not re.match(r"_Z(T.|GV|GVZ|Z)?NK?4weft", name)] == []
 
 
+def test_thread_local_variables_of_others_are_not_reached_by_a_fixed_offset(prefix):
+    """A fixed offset (the initial-exec model) must lie in the static block, whose rest is small once a program runs.
+    Our few bytes fit; those of libstdc++ do not if torch, say, has loaded it first: then weft could not be imported."""
+    (extension,) = Path(weft.__file__).parent.glob("_core*.so")
+    for file in (prefix / "lib" / LIBRARY, extension):
+        relocations = run("readelf", "--relocs", "--wide", file).splitlines()
+        fixed = [line.split() for line in relocations if "TPOFF" in line or "TPREL" in line]
+        names = [fields[4] for fields in fixed if len(fields) > 4]
+        assert [name for name in names if not name.startswith("_ZN4weft")] == [], file
+        if file.name == LIBRARY:
+            assert fixed  # else this looks at the wrong thing
+            segments = run("readelf", "--segments", "--wide", file).splitlines()
+            (size,) = [int(line.split()[5], 16) for line in segments if line.lstrip().startswith("TLS ")]
+            assert size <= 64, "bytes of the static block"
+
+
 def repack(package: str, folder: Path) -> None:
     """A wheel of an installed package, so that nothing has to be fetched."""
     found = importlib.metadata.distribution(package)
@@ -259,6 +277,44 @@ def test_wheel_in_an_empty_environment(empty_environment, tmp_path):
     ).groups()
     assert (version, result) == (VERSION, "[0, 2, 4]")
     assert empty_environment in Path(file).parents
+
+
+IMPORTS = {"pandas": "import pandas, pyarrow, pyarrow.parquet", "sklearn": "import sklearn.linear_model"}
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("libraries", IMPORTS)
+@pytest.mark.parametrize("origin", ["tree", "wheel"])
+def test_import_order(origin, libraries, order, empty_environment, tmp_path):
+    """Heavy libraries take what is left of the static block of thread-local variables; weft works all the same."""
+    python = Path(sys.executable)
+    folders = ""
+    if origin == "wheel":
+        python = empty_environment / "bin" / "python"
+        folders = f"import sys; sys.path += {[sysconfig.get_path('platlib')]!r}"  # behind its own
+    lines = [IMPORTS[libraries], "import weft"][:: 1 if order == "before" else -1]
+    program = tmp_path / "program.py"
+    program.write_text(
+        textwrap.dedent(
+            f"""
+            {folders}
+            {lines[0]}
+            {lines[1]}
+
+            @weft.remote
+            def worker(x):
+                {IMPORTS[libraries]}
+                return x * len(sys.modules[{libraries!r}].__name__)
+
+            import sys
+            weft.init(num_cpus=1)
+            print(weft.get(worker.remote(weft.put(2))), weft.__file__)
+            """
+        )
+    )
+    result, file = run(python, program, cwd=tmp_path).split()
+    assert int(result) == 2 * len(libraries)
+    assert (empty_environment in Path(file).parents) == (origin == "wheel")
 
 
 def test_project_outside_with_the_wheel(empty_environment, tmp_path):
