@@ -57,6 +57,9 @@ def prepare_zygote() -> None:
         from .compat import _finder
 
         _finder.prepare_workers()
+        # Programs for Ray define functions that need cloudpickle, and measure their first tasks: better once for all
+        # workers before they are forked than by each of them while it is timed.
+        import_the_rest()
     import atexit  # noqa: F401
     import faulthandler  # noqa: F401
     import signal  # noqa: F401
