@@ -424,10 +424,25 @@ void NodeDaemon::Handle(Process& process, ReturnLease& message) {
 
 void NodeDaemon::Handle(Process& process, Blocked&) {
   RereadBlockedFlags();
-  // It may have resumed since it sent this.
-  if (process.doorbell->blocked().load() != 0) {
-    scheduler_->Handle(WorkerBlocked{process.id}, scheduler_actions_);
-  }
+  TakeLoan(process);
+}
+
+void NodeDaemon::Handle(Process&, Unblocked&) {
+  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
+  RereadBlockedFlags();
+}
+
+// Counts the CPU of a worker whose task waits as lent, if the scheduler agrees. The task may go on at any moment; if
+// the page says by then that it lends, the worker tells us (Unblocked).
+void NodeDaemon::TakeLoan(Process& process) {
+  auto& page = process.doorbell->blocked();
+  BlockedState state = page.load();
+  if (state != BlockedState::kWaits && state != BlockedState::kWaitsForMemory) return;
+  if (!page.compare_exchange_strong(state, BlockedState::kLends)) return;
+  scheduler_->Handle(WorkerBlocked{process.id, state == BlockedState::kWaitsForMemory}, scheduler_actions_);
+  if (scheduler_->IsLending(process.id)) return;
+  BlockedState lends = BlockedState::kLends;
+  page.compare_exchange_strong(lends, state);
 }
 
 void NodeDaemon::HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd) {
@@ -800,9 +815,7 @@ void NodeDaemon::Perform(const SetDemand& action) {
   for (auto& [id, process] : processes_) {
     if (!process->doorbell || !scheduler_->IsLeased(id)) continue;
     process->doorbell->demand().store(action.on ? 1 : 0);
-    if (action.on && process->doorbell->blocked().load() != 0) {
-      scheduler_->Handle(WorkerBlocked{id}, scheduler_actions_);
-    }
+    if (action.on) TakeLoan(*process);
   }
   if (action.on) scheduler_->Handle(BlockedFlagsRead{}, scheduler_actions_);
 }
@@ -814,9 +827,10 @@ void NodeDaemon::Perform(const KillWorker& action) {
 void NodeDaemon::RereadBlockedFlags() {
   for (ProcessId id : std::set<ProcessId>(scheduler_->lending())) {
     auto* process = Find(id);
-    if (process != nullptr && process->doorbell && process->doorbell->blocked().load() == 0) {
-      scheduler_->Handle(WorkerUnblocked{id}, scheduler_actions_);
-    }
+    if (process == nullptr || !process->doorbell || process->doorbell->blocked().load() == BlockedState::kLends)
+      continue;
+    scheduler_->Handle(WorkerUnblocked{id}, scheduler_actions_);
+    if (scheduler_->demand()) TakeLoan(*process);  // it waits again, perhaps
   }
 }
 

@@ -132,6 +132,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void Handle(Process& process, RequestLeases& message);
   void Handle(Process& process, ReturnLease& message);
   void Handle(Process& process, Blocked& message);
+  void Handle(Process& process, Unblocked& message);
   void Handle(Process& process, OpenSegment& message);
   void Handle(Process& process, ReserveMemory& message);
   void Handle(Process& process, ReleaseMemory& message);
@@ -197,6 +198,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void Perform(const MemoryBudget::AskTrim& action);
   // Workers that have resumed take their lent CPUs back before anything is decided.
   void RereadBlockedFlags();
+  void TakeLoan(Process& process);
   bool OpenChannel(Process& submitter, Process& worker);
   // Before it is told of one.
   static void CountGrant(Process& process, const ResourceAmounts& shape);

@@ -79,7 +79,7 @@ ProcessInfo NodeDaemon::Describe(const Process& process) const {
     stage = ProcessStage::kStarting;
   } else if (process.stage == Process::Stage::kClosing) {
     stage = ProcessStage::kEnding;
-  } else if (process.doorbell && process.doorbell->blocked().load() != 0) {
+  } else if (process.doorbell && process.doorbell->blocked().load() != BlockedState::kNot) {
     stage = ProcessStage::kBlocked;
   } else if (process.is_driver || scheduler_->IsLeased(process.id)) {
     stage = ProcessStage::kLeased;

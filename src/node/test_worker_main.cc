@@ -112,12 +112,13 @@ class TestWorker {
       in >> lease;
       stream_.Queue(ReturnLease{LeaseId{lease}});
     } else if (verb == "block") {
-      doorbell_->blocked().store(1);
+      doorbell_->blocked().store(BlockedState::kWaits);
       bool demand = doorbell_->demand().load() != 0;
       if (demand) stream_.Queue(Blocked{});
       Report(demand ? "blocked and said so" : "blocked");
     } else if (verb == "unblock") {
-      doorbell_->blocked().store(0);
+      bool lent = doorbell_->blocked().exchange(BlockedState::kNot) == BlockedState::kLends;
+      if (lent) stream_.Queue(Unblocked{});
       Report("unblocked");
     } else if (verb == "route") {
       uint64_t to;

@@ -17,6 +17,12 @@ constexpr uint64_t kCrowdedNs = 1'000'000;
 // What a task costs its worker besides its body.
 constexpr uint32_t kOverheadNs = 300;
 
+bool TakesStored(const Task* task) {
+  const auto* dependencies = task->dependencies.get();
+  return std::any_of(dependencies, dependencies + task->num_dependencies,
+                     [](const Object* object) { return object->value.kind() == ValueKind::kStored; });
+}
+
 }  // namespace
 
 // ---- set-up -------------------------------------------------------------------------------------------------------
@@ -128,7 +134,13 @@ void Owner::Enqueue(Task* task, bool at_front) {
   task->state = TaskState::kReady;
   task->shape = task->num_dependencies > 0 ? ShapeFor(task) : task->what->shape;
   Shape& shape = shapes_[task->shape];
-  at_front ? shape.ready.PushFront(task) : shape.ready.PushBack(task);
+  if (!at_front) {
+    shape.ready.PushBack(task);
+  } else if (TakesStored(task)) {
+    shape.ready.PushConsumer(task);
+  } else {
+    shape.ready.PushFront(task);
+  }
   MarkDirty(task->shape);
 }
 

@@ -119,10 +119,11 @@ struct Object {
   Actor* actor = nullptr;                    // the handle object of an actor that this process made or calls
   Object* next_dropped = nullptr;            // in the list of drops, which then holds the last local reference
   bool borrowed = false;
-  bool fetching = false;   // borrowed: the owner was asked
-  bool handed_on = false;  // borrowed: the owner was sent word, through the daemon, of somebody we gave it to
-  uint32_t mentions = 0;   // borrowed: how often the owner was told of us
-  uint32_t waiters = 0;    // threads that want to be woken when it resolves
+  bool fetching = false;       // borrowed: the owner was asked
+  bool handed_on = false;      // borrowed: the owner was sent word, through the daemon, of somebody we gave it to
+  bool known_pending = false;  // borrowed: its owner has said that it was pending
+  uint32_t mentions = 0;       // borrowed: how often the owner was told of us
+  uint32_t waiters = 0;        // threads that want to be woken when it resolves
   uint32_t callbacks = 0;
   uint32_t lineage_holds = 0;              // lineages that need it as an argument; they keep the record, not the value
   const TaskTemplate* made_by = nullptr;   // owned: a stored result in a cluster
@@ -276,6 +277,17 @@ struct TaskList {
   void InsertBefore(Task* other, Task* task);
   void Remove(Task* task);
   Task* PopFront();
+};
+
+// Tasks that can run. Consumers, which take stored values that others have made, go before what makes more of them: the
+// store is bounded, and those that wait for room in it lend only so many CPUs.
+struct ReadyList : TaskList {
+  void PushConsumer(Task* task);
+  void PushFront(Task* task);  // behind the consumers
+  void Remove(Task* task);
+  Task* PopFront();
+
+  Task* last_consumer = nullptr;  // all before it are consumers, too
 };
 
 struct LeasedWorker {
@@ -569,7 +581,7 @@ class Owner {
  private:
   struct Shape {
     ResourceAmounts amounts;
-    TaskList ready;
+    ReadyList ready;
     std::vector<int32_t> workers;  // leased now
     uint32_t wished = 0;           // asked for and not granted
     int64_t wished_since_ns = 0;   // the first of them

@@ -334,7 +334,7 @@ void Owner::Announce(Object* object, Actions& out) {
       if (failed) {
         Retry(task, out);
       } else if (task->unresolved == 0) {
-        Enqueue(task, false);
+        Enqueue(task, object->value.kind() == ValueKind::kStored);
       } else {
         TryPushBehind(task, out);
       }

@@ -95,4 +95,25 @@ Task* TaskList::PopFront() {
   return task;
 }
 
+void ReadyList::PushConsumer(Task* task) {
+  TaskList::PushFront(task);
+  if (!last_consumer) last_consumer = task;
+}
+
+void ReadyList::PushFront(Task* task) {
+  Task* next = last_consumer ? last_consumer->next : first;
+  next ? InsertBefore(next, task) : PushBack(task);
+}
+
+void ReadyList::Remove(Task* task) {
+  if (task == last_consumer) last_consumer = task->previous;
+  TaskList::Remove(task);
+}
+
+Task* ReadyList::PopFront() {
+  Task* task = first;
+  if (task) Remove(task);
+  return task;
+}
+
 }  // namespace weft::core

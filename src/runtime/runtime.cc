@@ -283,7 +283,8 @@ Status Runtime::Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes) {
   uint64_t request = next_reservation_++;
   reserving_[request] = bytes;
   Send(ReserveMemory{.bytes = bytes, .request = request});
-  auto outcome = WaitUntil(lock, -1, false, [&] { return reservations_.contains(request); });
+  auto outcome =
+      WaitUntil(lock, -1, false, [&] { return reservations_.contains(request); }, {.when = Lends::When::kForMemory});
   if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
   if (outcome == WaitOutcome::kInterrupted) {
     // The answer, when it comes, is budget that is simply ours.

@@ -83,6 +83,18 @@ struct WaitReport {
   uint32_t cancelled_before = 0;
 };
 
+// When a wait of the executor's thread lends the CPU of its task. The default, never, is for what the runtime itself
+// waits for: segments, copies, answers of the daemon.
+struct Lends {
+  enum class When : uint8_t {
+    kNever,
+    kAtOnce,
+    kIfPending,  // once one of `objects` is known to be pending: a get of what is there lends nothing
+    kForMemory,  // after a while, so that consumers can run; the daemon bounds how many do
+  } when = When::kNever;
+  std::span<Object* const> objects{};
+};
+
 // A resolved value, readable while the caller holds a local reference to the object.
 struct ValueView {
   ValueKind kind = ValueKind::kPending;
@@ -379,8 +391,9 @@ class Runtime {
   void Raise(RuntimeEvent event, Receiver receiver = Receiver::kFrontEnd);
   void Bump();  // something changed: wakes all waiting threads
   void Fail(const std::string& why);
+  class CpuLoan;  // runtime_waiting.cc
   WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any,
-                        const std::function<bool()>& ready, Waiting* waiting = nullptr);
+                        const std::function<bool()>& ready, Lends lends = {}, Waiting* waiting = nullptr);
   // Looks whether the wait can end, if it is time for that. True: it is over, with this outcome.
   bool Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome);
   void EndLooking(Waiting& waiting);

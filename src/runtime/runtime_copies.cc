@@ -100,7 +100,9 @@ Result<ValueView> Runtime::ReadElsewhere(Object* object) {
       owner_->WantHere(object, actions_);
       Perform();
       ++object->waiters;
-      auto outcome = WaitUntil(lock, -1, false, [object] { return object->settled(); });
+      // It may be being made again, which takes a CPU.
+      const Lends lends{.when = Lends::When::kIfPending, .objects = {&object, 1}};
+      auto outcome = WaitUntil(lock, -1, false, [object] { return object->settled(); }, lends);
       --object->waiters;
       if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
       if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};

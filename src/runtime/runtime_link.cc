@@ -265,6 +265,15 @@ void Runtime::HandlePeerMessage(ProcessId from, PeerMessage& m) {
       break;
     case PeerMessageKind::kAskValue:
       owner_->ValueAsked(m.id, from, actions_);
+      // A task lends its CPU only while it waits for something pending, and the borrower cannot know otherwise.
+      if (Object* object = owner_->Find(m.id); object && !object->borrowed && !object->resolved()) {
+        Route(from, {.kind = PeerMessageKind::kNotYet, .id = m.id});
+      }
+      break;
+    case PeerMessageKind::kNotYet:
+      if (Object* object = owner_->Find(m.id); object && object->borrowed && m.id.owner == from) {
+        object->known_pending = true;
+      }
       break;
     case PeerMessageKind::kAskAgain:
       owner_->ValueAskedAgain(m.id, from, m.location, actions_);

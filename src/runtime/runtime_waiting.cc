@@ -2,6 +2,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "base/clock.h"
 #include "os/futex.h"
@@ -22,6 +23,11 @@ constexpr int64_t kMaxLingerNs = 1'000'000;
 constexpr int64_t kFollowUpNs = 25 * kMillisecondNs;
 // A worker whose task waits this long hands back what is queued behind it.
 constexpr int64_t kHandBackAfterNs = kMillisecondNs;
+// A task that waits for room in the store keeps its CPU for so long: mostly others give memory back by themselves, and
+// well before the daemon gives up (MemoryBudget), tasks that consume what fills the store get their chance.
+constexpr int64_t kLendForMemoryAfterNs = 50 * kMillisecondNs;
+// The owner of a borrowed object answers within a millisecond, if it gets a CPU.
+constexpr int64_t kSlowAnswerNs = 100 * kMillisecondNs;
 
 void SleepNs(int64_t ns) {
   timespec t{ns / 1'000'000'000, ns % 1'000'000'000};
@@ -30,17 +36,70 @@ void SleepNs(int64_t ns) {
 
 int64_t AbsoluteOrNever(int64_t deadline_ns) { return deadline_ns < 0 ? kNoDeadline : deadline_ns; }
 
+// Pending for certain: of a borrowed object only its owner knows.
+bool IsKnownPending(const Object* object) {
+  return object->value.kind() == ValueKind::kPending && (!object->borrowed || object->known_pending);
+}
+
 }  // namespace
+
+// One wait of the executor's thread, and what it says of its CPU on the doorbell's page. With the lock held.
+class Runtime::CpuLoan {
+ public:
+  CpuLoan(Runtime& runtime, const Lends& lends) : runtime_(runtime), lends_(lends) {}
+  ~CpuLoan() {
+    // The daemon may count the CPU as lent, and then more tasks run than there are CPUs until it knows.
+    if (offered_ && page().exchange(BlockedState::kNot) == BlockedState::kLends) runtime_.Send(Unblocked{});
+  }
+
+  // Called before each sleep; says when it must be called again, whatever happens.
+  int64_t Offer() {
+    if (lends_.when == Lends::When::kNever) return kNoDeadline;
+    if (lends_.when == Lends::When::kForMemory) return OfferForMemory();
+    if (offered_) return kNoDeadline;
+    if (lends_.when == Lends::When::kIfPending &&
+        std::none_of(lends_.objects.begin(), lends_.objects.end(), IsKnownPending)) {
+      // An owner that takes so long to answer may itself be waiting for a CPU.
+      if (next_ns_ == 0) next_ns_ = NowNs() + kSlowAnswerNs;
+      if (NowNs() < next_ns_) return next_ns_;
+    }
+    Offer(BlockedState::kWaits);
+    return kNoDeadline;
+  }
+
+ private:
+  int64_t OfferForMemory() {
+    const int64_t now = NowNs();
+    if (next_ns_ != 0 && now >= next_ns_ && page().load() != BlockedState::kLends) {
+      Offer(BlockedState::kWaitsForMemory);  // also again: there may have been too many lenders
+    }
+    if (next_ns_ == 0 || now >= next_ns_) next_ns_ = now + kLendForMemoryAfterNs;
+    return next_ns_;
+  }
+  void Offer(BlockedState state) {
+    offered_ = true;
+    // Sequentially consistent with the daemon, which sets demand and then reads blocked: one of us sees the other.
+    page().store(state);
+    if (runtime_.doorbell_->demand().load() != 0) runtime_.Send(Blocked{});
+  }
+  std::atomic<BlockedState>& page() { return runtime_.doorbell_->blocked(); }
+
+  Runtime& runtime_;
+  const Lends& lends_;
+  bool offered_ = false;
+  int64_t next_ns_ = 0;
+};
 
 // ---- waiting ------------------------------------------------------------------------------------------------------
 
 WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any,
-                               const std::function<bool()>& ready, Waiting* waiting) {
+                               const std::function<bool()>& ready, Lends lends, Waiting* waiting) {
   bool polled = false;
-  bool blocked = false;
   bool handed_back = false;
   bool by_executor = executor_ != nullptr && std::this_thread::get_id() == executor_thread_;
   int64_t hand_back_at = 0;
+  std::optional<CpuLoan> loan;
+  if (by_executor) loan.emplace(*this, lends);
   WaitOutcome outcome;
   if (any) ++any_waiters_;
   for (;;) {
@@ -68,17 +127,13 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       break;
     }
     if (waiting && Look(*waiting, by_executor, &outcome)) break;
-    if (by_executor && !blocked) {
-      blocked = true;
-      hand_back_at = NowNs() + kHandBackAfterNs;
-      // Sequentially consistent with the daemon, which sets demand and then reads blocked: one of us sees the other.
-      doorbell_->blocked().store(1);
-      if (doorbell_->demand().load() != 0) Send(Blocked{});
-    }
-    if (by_executor && !handed_back && NowNs() >= hand_back_at) handed_back = true;
-    if (handed_back) executor_->HandBackQueued();
     int64_t until = AbsoluteOrNever(deadline_ns);
-    if (by_executor && !handed_back) until = std::min(until, hand_back_at);
+    if (by_executor) {
+      until = std::min(until, loan->Offer());
+      if (hand_back_at == 0) hand_back_at = NowNs() + kHandBackAfterNs;
+      if (!handed_back && NowNs() >= hand_back_at) handed_back = true;
+      handed_back ? executor_->HandBackQueued() : void(until = std::min(until, hand_back_at));
+    }
     owner_->SubmitterWaits(actions_);
     if (!actions_.empty()) Perform();
     if (int64_t urgent = owner_->NextUrgentTick()) {
@@ -125,7 +180,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
   }
   if (waiting) EndLooking(*waiting);
   if (any) --any_waiters_;
-  if (blocked) doorbell_->blocked().store(0);
+  loan.reset();
   if (polled && !polling_) ArmBackground();
   return outcome;
 }
@@ -148,7 +203,9 @@ WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadli
     Perform();
     ++object->waiters;
     Waiting waiting{.objects = objects.first(i + 1), .wanted = i + 1, .deadline_ns = deadline_ns, .report = report};
-    outcome = WaitUntil(lock, deadline_ns, false, [object] { return object->settled(); }, report ? &waiting : nullptr);
+    const Lends lends{.when = Lends::When::kIfPending, .objects = objects.subspan(i, 1)};
+    outcome =
+        WaitUntil(lock, deadline_ns, false, [object] { return object->settled(); }, lends, report ? &waiting : nullptr);
     --object->waiters;
     if (outcome != WaitOutcome::kReady) break;
   }
@@ -173,14 +230,16 @@ WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, in
   }
   Perform();
   Waiting waiting{.objects = objects, .wanted = wanted, .deadline_ns = deadline_ns, .report = report};
-  auto outcome = WaitUntil(lock, deadline_ns, true, enough, report ? &waiting : nullptr);
+  const Lends lends{.when = Lends::When::kIfPending, .objects = objects};
+  auto outcome = WaitUntil(lock, deadline_ns, true, enough, lends, report ? &waiting : nullptr);
   NotifyPeers(lock);
   return outcome;
 }
 
 WaitOutcome Runtime::TakeCompletions(Completions& from, int64_t deadline_ns, std::vector<uint32_t>& taken) {
   std::unique_lock lock(mutex_);
-  auto outcome = WaitUntil(lock, deadline_ns, false, [&] { return !from.ready.empty(); });
+  auto outcome =
+      WaitUntil(lock, deadline_ns, false, [&] { return !from.ready.empty(); }, {.when = Lends::When::kAtOnce});
   taken.swap(from.ready);
   from.ready.clear();
   NotifyPeers(lock);
@@ -190,7 +249,7 @@ WaitOutcome Runtime::TakeCompletions(Completions& from, int64_t deadline_ns, std
 WaitOutcome Runtime::WaitUntilTold(const std::function<bool()>& ready) {
   std::unique_lock lock(mutex_);
   // Any reply may matter: a callback of it may be what makes it ready.
-  auto outcome = WaitUntil(lock, -1, true, ready);
+  auto outcome = WaitUntil(lock, -1, true, ready, {.when = Lends::When::kAtOnce});
   NotifyPeers(lock);
   return outcome;
 }

@@ -16,6 +16,8 @@ constexpr uint32_t kMaxPassedOver = 8;
 constexpr int64_t kTurnNs = 20'000'000;
 // A recalled lease that has not come back by then sits behind a long task: another one is recalled as well.
 constexpr int64_t kStaleRecallNs = 50'000'000;
+// A task that goes on and soon waits again, as in a loop over its children, need not cost them their leases.
+constexpr int64_t kOverCommitGraceNs = 5'000'000;
 
 }  // namespace
 
@@ -29,6 +31,7 @@ LocalScheduler::LocalScheduler(Config config)
   WEFT_CHECK(IsValidShape(total_), "the daemon checks the session's resources");
   // Shapes without CPUs, or with a small part of one, could otherwise ask for any number of processes.
   auto cpus = static_cast<uint64_t>(AmountOf(total_, kCpu) / kResourceUnit);
+  max_memory_lenders_ = std::max<size_t>(1, cpus);
   max_unblocked_workers_ = static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(16, 4 * cpus), max_workers_));
 }
 
@@ -111,6 +114,12 @@ void LocalScheduler::Handle(const WorkerBlocked& event, std::vector<SchedulerAct
   if (worker == workers_.end() || worker->second.lease.value == 0) return;
   auto& lease = leases_.at(worker->second.lease);
   if (lease.lending) return;
+  if (event.for_memory) {
+    auto lends_for_memory = [](const auto& item) { return item.second.lending && item.second.for_memory; };
+    const auto lenders = std::count_if(leases_.begin(), leases_.end(), lends_for_memory);
+    if (static_cast<size_t>(lenders) >= max_memory_lenders_) return;
+  }
+  lease.for_memory = event.for_memory;
   SetLending(lease, true);
   Decide(out);
 }
@@ -519,13 +528,54 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
     entry = number == 0 ? wanted_workers_.erase(entry) : std::next(entry);
   }
   next_wakeup_ns_ = INT64_MAX;
+  const bool over_committed = IsOverCommitted();
+  demand = demand || over_committed;  // somebody who took a CPU back may be waiting again
   if (demand != demand_) {
     demand_ = demand;
     flags_known_ = false;
     out.emplace_back(SetDemand{demand});
   } else if (demand && flags_known_) {
     Recall(std::move(left), std::move(unmet), out);
+    if (over_committed) RecallOverCommitted(out);
   }
+}
+
+// True if it has lasted; else next_wakeup_ns_ is when to ask again.
+bool LocalScheduler::IsOverCommitted() {
+  if (free_.amounts().Of(kCpu) >= 0) {
+    over_committed_since_ns_ = -1;
+    return false;
+  }
+  if (over_committed_since_ns_ < 0) over_committed_since_ns_ = now_ns_;
+  const int64_t due = over_committed_since_ns_ + kOverCommitGraceNs;
+  if (now_ns_ < due) next_wakeup_ns_ = std::min(next_wakeup_ns_, due);
+  return now_ns_ >= due;
+}
+
+void LocalScheduler::RecallOverCommitted(std::vector<SchedulerAction>& out) {
+  int64_t debt = -free_.amounts().Of(kCpu);
+  for (const auto& [id, lease] : leases_) {
+    const int64_t stale_at = lease.recalled_at_ns + kStaleRecallNs;
+    if (!lease.recalled || lease.lending || now_ns_ >= stale_at) continue;
+    debt -= AmountOf(lease.holds, kCpu);
+    next_wakeup_ns_ = std::min(next_wakeup_ns_, stale_at);
+  }
+  // The newest first: it most likely has what was lent, and the least to lose.
+  for (auto item = leases_.rbegin(); item != leases_.rend() && debt > 0; ++item) {
+    auto& lease = item->second;
+    const int64_t cpus = AmountOf(lease.holds, kCpu);
+    if (cpus == 0 || lease.recalled || lease.lending || lease.actor || !lease.claim.process) continue;
+    debt -= cpus;
+    RecallOne(item->first, lease, out);
+  }
+}
+
+void LocalScheduler::RecallOne(LeaseId id, Lease& lease, std::vector<SchedulerAction>& out) {
+  lease.recalled = true;
+  lease.recalled_at_ns = now_ns_;
+  ++claims_.at(lease.claim).recalled;
+  next_wakeup_ns_ = std::min(next_wakeup_ns_, now_ns_ + kStaleRecallNs);
+  out.emplace_back(RecallLease{lease.claim.process, id});
 }
 
 void LocalScheduler::Recall(FreeResources expected, std::vector<std::pair<ClaimEntry*, uint32_t>> unmet,
@@ -582,12 +632,8 @@ void LocalScheduler::Recall(FreeResources expected, std::vector<std::pair<ClaimE
       }
       if (victim == nullptr) break;
       auto& lease = victim->second;
-      lease.recalled = true;
-      lease.recalled_at_ns = now_ns_;
-      ++claims_.at(lease.claim).recalled;
       expected.Give(lease.holds, lease.gpus);
-      next_wakeup_ns_ = std::min(next_wakeup_ns_, now_ns_ + kStaleRecallNs);
-      out.emplace_back(RecallLease{lease.claim.process, victim->first});
+      RecallOne(victim->first, lease, out);
     }
     // Either the rest is on its way, or nobody can be asked for it: then others need not wait for it.
     if (expected.Fits(shape) && best->second > 1 && promised[&entry.first] < max_unblocked_workers_) {

@@ -8,8 +8,9 @@
 // A process states its wish (so many leases of one shape); a wish stands until it is granted, replaced or its process
 // is gone. A worker is leased to one process at a time. A grant takes the shape's resources, the lease's end gives
 // them back. A worker whose task waits ("blocked") lends the CPUs of its own lease and takes them again when it
-// resumes; until the borrowed ones come back, the CPUs are over-committed by at most what was lent, and nothing that
-// needs CPUs is granted. No other resource is ever over-committed (CheckInvariants).
+// resumes; the CPUs are then over-committed by at most what was lent, nothing that needs CPUs is granted, and after a
+// moment leases are recalled until the debt is paid. Tasks that wait for memory lend too, but no more of them than
+// there are CPUs. No other resource is ever over-committed (CheckInvariants).
 //
 // Who comes first: deeper wishes, so that waiting parents can end; then those that were passed over too often; then
 // whoever holds fewest leases of that shape; then whoever was served longest ago. A wish that does not fit is passed
@@ -71,6 +72,7 @@ struct LeaseReturned {
 };
 struct WorkerBlocked {
   ProcessId worker;
+  bool for_memory = false;  // its task waits for room in the store; only so many of these lend at once
 };
 struct WorkerUnblocked {
   ProcessId worker;
@@ -260,6 +262,7 @@ class LocalScheduler {
     AssignedGpus gpus;
     ObjectId actor;  // if it is an actor's
     bool lending = false;
+    bool for_memory = false;  // why it lends
     bool recalled = false;
     int64_t recalled_at_ns = 0;
   };
@@ -282,6 +285,10 @@ class LocalScheduler {
                           const std::map<const ClaimKey*, uint32_t>& on_paper, WorkerCounts& wanted) const;
   void Recall(FreeResources expected, std::vector<std::pair<ClaimEntry*, uint32_t>> unmet,
               std::vector<SchedulerAction>& out);
+  // More CPUs are in use than there are, since tasks that lent theirs go on; and leases are asked back for that.
+  bool IsOverCommitted();
+  void RecallOverCommitted(std::vector<SchedulerAction>& out);
+  void RecallOne(LeaseId id, Lease& lease, std::vector<SchedulerAction>& out);
   // The worker that suits it best, or 0.
   ProcessId IdleWorkerFor(const ClaimKey& claim) const;
   void EndLease(LeaseId id);
@@ -300,6 +307,7 @@ class LocalScheduler {
   ResourceAmounts total_;
   uint32_t max_workers_;
   uint32_t max_unblocked_workers_;
+  size_t max_memory_lenders_;
   bool in_cluster_;
 
   FreeResources free_;
@@ -319,7 +327,8 @@ class LocalScheduler {
   uint64_t next_lease_;
   int64_t now_ns_ = 0;
   int64_t next_wakeup_ns_ = INT64_MAX;
-  WorkerCounts wanted_workers_;  // as they were said last
+  int64_t over_committed_since_ns_ = -1;  // CPUs; -1: they are not
+  WorkerCounts wanted_workers_;           // as they were said last
   bool demand_ = false;
   bool flags_known_ = false;  // before that, no lease is recalled: a blocked worker may have something to lend
 };

@@ -151,6 +151,73 @@ TEST(LocalScheduler, RefusesWhatCanNeverBe) {
             "ask for less, or start it with more: weft.init(resources={...})");
 }
 
+TEST(LocalScheduler, LeasesAreRecalledUntilLentCpusAreNoLongerUsedTwice) {
+  Transcript t(Cpus(1));
+  t.Driver(1);
+  t.Worker(2);
+  t.Worker(3);
+  t.Wish(1, 1, 2);
+  EXPECT_EQ(t.Block(2), "grant 2: worker 3 to 1; demand off");
+  t.Wish(1, 1, 5);  // it never runs out of work, so nobody else asks for the lease
+  EXPECT_EQ(t.Time(10), "");
+  EXPECT_EQ(t.Unblock(2), "");
+  EXPECT_EQ(t.scheduler.free().Of(kCpu), -kResourceUnit);
+  EXPECT_EQ(t.scheduler.next_wakeup_ns(), 15 * kMs);
+  EXPECT_EQ(t.Time(15), "recall 2 from 1");
+  EXPECT_EQ(t.Return(1, 2), "");
+  EXPECT_EQ(t.scheduler.free().Of(kCpu), 0);
+  EXPECT_EQ(t.Time(1000), "");
+}
+
+TEST(LocalScheduler, ATaskThatSoonWaitsAgainCostsNoLease) {
+  Transcript t(Cpus(1));
+  t.Driver(1);
+  t.Worker(2);
+  t.Worker(3);
+  t.Wish(1, 1, 1);
+  t.Wish(2, 1, 1, 1);
+  EXPECT_EQ(t.Block(2), "grant 2: worker 3 to 2; demand off");
+  EXPECT_EQ(t.Time(10), "");
+  EXPECT_EQ(t.Unblock(2), "");
+  EXPECT_EQ(t.Time(14), "");
+  // It waits again, and says so only if asked: demand makes the daemon look at the flags.
+  std::vector<SchedulerAction> actions;
+  t.scheduler.Handle(TimePassed{15 * kMs}, actions);
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(Describe(actions[0]), "demand on");
+  EXPECT_EQ(t.Block(2), "demand off");
+  EXPECT_EQ(t.Time(1000), "");
+}
+
+TEST(LocalScheduler, AnotherLeaseIsRecalledIfTheFirstStaysBehindALongTask) {
+  Transcript t(Cpus(1));
+  t.Driver(1);
+  for (uint64_t worker : {2, 3, 4}) t.Worker(worker);
+  t.Wish(1, 1, 3);
+  t.Block(2);
+  EXPECT_EQ(t.Block(3), "grant 3: worker 4 to 1; demand off");
+  EXPECT_EQ(t.Unblock(2), "");
+  EXPECT_EQ(t.Time(5), "demand on; recall 3 from 1");
+  EXPECT_EQ(t.Time(54), "");
+  EXPECT_EQ(t.Time(55), "recall 1 from 1");  // the other one lends, and comes back by itself
+  EXPECT_EQ(t.Return(1, 1), "demand off");
+}
+
+TEST(LocalScheduler, NoMoreTasksThatWaitForMemoryLendThanThereAreCpus) {
+  Transcript t(Cpus(2));
+  t.Driver(1);
+  for (uint64_t worker = 2; worker < 8; ++worker) t.Worker(worker);
+  EXPECT_EQ(t.Wish(1, 1, 9), "grant 1: worker 2 to 1; grant 2: worker 3 to 1; demand on");
+  EXPECT_EQ(t(WorkerBlocked{ProcessId{2}, true}), "grant 3: worker 4 to 1");
+  EXPECT_EQ(t(WorkerBlocked{ProcessId{3}, true}), "grant 4: worker 5 to 1");
+  EXPECT_EQ(t(WorkerBlocked{ProcessId{4}, true}), "");
+  EXPECT_FALSE(t.scheduler.IsLending(ProcessId{4}));
+  EXPECT_EQ(t.Unblock(2), "");
+  EXPECT_EQ(t(WorkerBlocked{ProcessId{4}, true}), "");  // lends what is owed
+  EXPECT_TRUE(t.scheduler.IsLending(ProcessId{4}));
+  EXPECT_EQ(t.Block(5), "grant 5: worker 6 to 1");  // a task in get is not counted among them
+}
+
 TEST(LocalScheduler, ABlockedWorkerLendsItsCpuAndTakesItBack) {
   Transcript t(Cpus(1));
   t.Driver(1);

@@ -12,17 +12,17 @@ std::string Join(std::string_view a, std::string_view b, std::string_view c = {}
   return text;
 }
 
-constexpr std::string_view kHappenings[] = {"Task",          "Values",           "TaskError",     "RetryableError",
-                                            "Cancelled",     "Exited",           "HandedBack",    "HandedBackBlocked",
-                                            "RevokeAsked",   "RevokeAnswered",   "WorkerReady",   "RequestLeases",
-                                            "ReturnLease",   "Blocked",          "FreeObjects",   "CreateActor",
-                                            "PlaceActor",    "LookupActor",      "WatchActor",    "ReleaseActor",
-                                            "KillActor",     "ActorConstructed", "ActorExiting",  "AskShape",
-                                            "Mention",       "GiveBack",         "AskValue",      "Value",
-                                            "CancelObject",  "CancelTask",       "AskWhy",        "Why",
-                                            "ChannelOpened", "LeaseGranted",     "LeaseRecalled", "LeaseRefused",
-                                            "ProcessDied",   "ObjectsFreed",     "Exit",          "ActorAnswer",
-                                            "ActorChanged",  "ShapeAnswer",      "ChannelLost"};
+constexpr std::string_view kHappenings[] = {"Task",         "Values",         "TaskError",        "RetryableError",
+                                            "Cancelled",    "Exited",         "HandedBack",       "HandedBackBlocked",
+                                            "RevokeAsked",  "RevokeAnswered", "WorkerReady",      "RequestLeases",
+                                            "ReturnLease",  "Blocked",        "Unblocked",        "FreeObjects",
+                                            "CreateActor",  "PlaceActor",     "LookupActor",      "WatchActor",
+                                            "ReleaseActor", "KillActor",      "ActorConstructed", "ActorExiting",
+                                            "AskShape",     "Mention",        "GiveBack",         "AskValue",
+                                            "Value",        "CancelObject",   "CancelTask",       "AskWhy",
+                                            "Why",          "ChannelOpened",  "LeaseGranted",     "LeaseRecalled",
+                                            "LeaseRefused", "ProcessDied",    "ObjectsFreed",     "Exit",
+                                            "ActorAnswer",  "ActorChanged",   "ShapeAnswer",      "ChannelLost"};
 static_assert(std::size(kHappenings) == static_cast<size_t>(Happening::kCount));
 constexpr std::string_view kFaults[] = {"crash", "delay", "pause", "full", "hand back", "storm", "untimely"};
 static_assert(std::size(kFaults) == static_cast<size_t>(FaultKind::kCount));
@@ -218,6 +218,7 @@ Happening HappeningOf(const Message& message) {
         break;  // no actor is kept for its creator in the simulator
       case PeerMessageKind::kAskAgain:
       case PeerMessageKind::kAfter:
+      case PeerMessageKind::kNotYet:
         break;
     }
   }
@@ -225,6 +226,7 @@ Happening HappeningOf(const Message& message) {
   if (std::holds_alternative<RequestLeases>(message)) return Happening::kRequestLeases;
   if (std::holds_alternative<ReturnLease>(message)) return Happening::kReturnLease;
   if (std::holds_alternative<Blocked>(message)) return Happening::kBlocked;
+  if (std::holds_alternative<Unblocked>(message)) return Happening::kUnblocked;
   if (std::holds_alternative<FreeObjects>(message)) return Happening::kFreeObjects;
   if (std::holds_alternative<ChannelOpened>(message)) return Happening::kChannelOpened;
   if (std::holds_alternative<LeaseGranted>(message)) return Happening::kLeaseGranted;

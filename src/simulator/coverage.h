@@ -32,6 +32,7 @@ enum class Happening : uint8_t {
   kRequestLeases,
   kReturnLease,
   kBlocked,
+  kUnblocked,
   kFreeObjects,
   kCreateActor,
   kPlaceActor,

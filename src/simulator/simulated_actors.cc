@@ -76,13 +76,12 @@ void SimulatedProcess::AwaitAnswer(uint64_t question) {
   body_->question = question;
   body_->handed_back = false;
   body_->wait_number = next_wait_++;
-  if (!driver_) BeginBlocking();
+  if (!driver_) HandBackWhileWaiting();
 }
 
 void SimulatedProcess::EndQuestion() {
   Body& body = *body_;
   ActorAnswer answer = std::move(answers_.extract(std::exchange(body.question, 0)).mapped());
-  blocked = false;
   Object* made = std::exchange(body.creating, nullptr);
   if (made && answer.error.empty() && answer.actor == made->id) {
     body.handles.push_back(made);

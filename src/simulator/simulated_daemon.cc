@@ -156,6 +156,8 @@ void SimulatedDaemon::Handle(ProcessId from, Message& message) {
   } else if (std::get_if<Blocked>(&message)) {
     RereadBlockedFlags();
     if (simulated->blocked) scheduler.Handle(WorkerBlocked{from}, scheduler_actions_);
+  } else if (std::get_if<Unblocked>(&message)) {
+    RereadBlockedFlags();
   } else if (auto* m = std::get_if<RouteTo>(&message)) {
     if (IsElsewhere(m->to)) return RouteElsewhere(from, *m);
     auto target = processes_.find(m->to);

@@ -344,6 +344,7 @@ void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
       WhyAnswered(m.count, m.id, m.bytes);
       break;
     case PeerMessageKind::kEntrust:
+    case PeerMessageKind::kNotYet:    // never: simulated waits lend at once
     case PeerMessageKind::kAskAgain:  // never: all simulated processes are on one node
     case PeerMessageKind::kAfter:
       break;

@@ -220,7 +220,7 @@ class SimulatedProcess {
   // waiting
   void BeginGet(Object* object);
   void EndGet();
-  void BeginBlocking();
+  void HandBackWhileWaiting();
   void ScheduleLook(int64_t delay_ns);
   void Look();
   WaitFact FactOfWait() const;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "simulator/simulated_daemon.h"
 #include "simulator/simulated_process.h"
 
 namespace weft::core {
@@ -45,13 +46,14 @@ void SimulatedProcess::BeginGet(Object* object) {
     });
   }
   ScheduleLook(world.first_look_ns);
-  if (!driver_) BeginBlocking();
-}
-
-void SimulatedProcess::BeginBlocking() {
+  if (driver_) return;
   blocked = true;
   if (demand) Send(Blocked{});
   Flush();
+  HandBackWhileWaiting();
+}
+
+void SimulatedProcess::HandBackWhileWaiting() {
   world.Later(this, kHandBackAfterNs, Happening::kCount, [this, number = body_->wait_number] {
     if (!body_ || (!body_->awaited && body_->question == 0) || body_->wait_number != number || body_->resuming) return;
     CrashIf(CrashPoint::kInGet);
@@ -65,6 +67,10 @@ void SimulatedProcess::EndGet() {
   Object* object = std::exchange(body.awaited, nullptr);
   body.resuming = false;
   blocked = false;
+  if (!driver_ && world.DaemonOf(id)->scheduler.IsLending(id)) {
+    Send(Unblocked{});
+    Flush();
+  }
   if (object->waiters > 0) --object->waiters;
   auto raise = [&](const std::string& why) {
     if (driver_ || body.interrupted || body.random.Chance(50)) return;  // caught

@@ -83,6 +83,15 @@ enum class WaiterState : uint32_t {
   kAsleepBlocked = 3,  // a worker whose task waits; wants replies, and tasks in order to hand them back
 };
 
+// What a worker says of the wait that its task is in. The worker writes kNot and the two kinds of waits, the daemon
+// turns a wait into kLends when it counts the CPU as lent; the worker that then goes on tells it (Unblocked).
+enum class BlockedState : uint32_t {
+  kNot = 0,
+  kWaits = 1,           // in the user's own get or wait, for something that is pending
+  kWaitsForMemory = 2,  // for room in the store; the daemon lets only so many of these lend
+  kLends = 3,
+};
+
 // The shared layout. Every line has one kind of writer, so that polling and ringing do not disturb each other.
 struct DoorbellPage {
   static constexpr uint64_t kMagic = 0x31306c6c65627766;  // "fwbell01"
@@ -98,12 +107,13 @@ struct DoorbellPage {
   alignas(64) std::atomic<uint32_t> waiter_state;  // a WaiterState; also the futex word of the waiter
   alignas(64) std::atomic<uint32_t> background_armed;
   alignas(64) std::atomic<uint32_t> background_signal;  // a BackgroundSignal; also its futex word
-  alignas(64) std::atomic<uint32_t> blocked;
+  alignas(64) std::atomic<BlockedState> blocked;
   alignas(64) std::atomic<uint32_t> demand;
   Bitmap rung[2];  // indexed by Audience
 };
 static_assert(sizeof(DoorbellPage) <= kDoorbellPageBytes);
-static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free);
+static_assert(std::atomic<uint32_t>::is_always_lock_free && std::atomic<uint64_t>::is_always_lock_free &&
+              std::atomic<BlockedState>::is_always_lock_free);
 
 // The memory of one process's doorbell. Called by the node daemon.
 Result<UniqueFd> CreateDoorbellPage();
@@ -193,8 +203,8 @@ class Doorbell {
   SleepOutcome SleepAsBackground(int64_t deadline_ns);
   void WakeBackground() { SignalBackground(page_); }
 
-  // Set by a worker whose task waits and lends its CPU; the daemon reads it. Used with sequential consistency.
-  std::atomic<uint32_t>& blocked() { return page_->blocked; }
+  // Set by a worker whose task waits and may lend its CPU; the daemon reads it. Used with sequential consistency.
+  std::atomic<BlockedState>& blocked() { return page_->blocked; }
   // Set by the daemon when it has use for lent CPUs; the worker reads it.
   std::atomic<uint32_t>& demand() { return page_->demand; }
 
@@ -252,7 +262,7 @@ class PeerDoorbell {
   void WakeAll();
 
   WaiterState waiter_state() const { return static_cast<WaiterState>(page_->waiter_state.load()); }
-  std::atomic<uint32_t>& blocked() { return page_->blocked; }
+  std::atomic<BlockedState>& blocked() { return page_->blocked; }
   std::atomic<uint32_t>& demand() { return page_->demand; }
 
  private:

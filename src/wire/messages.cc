@@ -29,6 +29,8 @@ void Fields(V& v, ReturnLease& m) {
 template <class V>
 void Fields(V&, Blocked&) {}
 template <class V>
+void Fields(V&, Unblocked&) {}
+template <class V>
 void Fields(V& v, SegmentCreated& m) {
   v(m.size);
 }

@@ -78,7 +78,7 @@ struct RequestLeases {  // the whole present wish for this shape; a later messag
 struct ReturnLease {
   LeaseId lease;
 };
-struct Blocked {};       // sent only if the page's demand flag is set: this worker's task waits and lends its CPU
+struct Blocked {};       // sent only if the page's demand flag is set: this worker's task waits and may lend its CPU
 struct SegmentCreated {  // with one descriptor, read-write; the segment has the sender's number
   uint64_t size = 0;
 };
@@ -378,6 +378,8 @@ struct LibraryAnswer {
   std::string error;               // empty: none; else name of the exception class, newline, message
 };
 
+struct Unblocked {};  // this worker's task goes on, and its CPU was lent (BlockedState)
+
 using Message =
     std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
                  OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened,
@@ -386,7 +388,8 @@ using Message =
                  ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
                  ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
-                 ObjectUnfetchable, EntrustActor, NodeListed, ChannelLost, ShareLibrary, FindLibrary, LibraryAnswer>;
+                 ObjectUnfetchable, EntrustActor, NodeListed, ChannelLost, ShareLibrary, FindLibrary, LibraryAnswer,
+                 Unblocked>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -44,6 +44,7 @@ bool DecodePeerMessages(std::string_view payload, std::vector<PeerMessage>& out)
         if (message.count > (1ull << 40)) return false;
         break;
       case PeerMessageKind::kAskValue:
+      case PeerMessageKind::kNotYet:
         break;
       case PeerMessageKind::kAskAgain:
         message.location = r.Fixed<Location>();

@@ -27,6 +27,7 @@ enum class PeerMessageKind : uint8_t {
   kEntrust = 9,       // to the driver: how to start the sender's detached actor `id`, in `bytes`
   kAfter = 10,        // what follows comes after the sender's first `count` replies on its stream to the receiver
   kAskAgain = 11,     // like kAskValue, since what lay at `location` is lost with its node
+  kNotYet = 12,       // the answer to kAskValue while `id` of the sender is pending; kValue follows
 };
 
 struct PeerMessage {
