@@ -52,6 +52,90 @@ def test_import_ray_gives_weft_in_driver_and_workers(tmp_path):
     assert weft_run(script).stdout.split() == ["weft.compat.ray", "weft.compat.ray.exceptions", "GetTimeoutError"]
 
 
+LAZY = """
+        import importlib.util, sys
+
+        def lazy(name):  # the recipe of Python's documentation
+            if name in sys.modules:
+                return sys.modules[name]
+            spec = importlib.util.find_spec(name)
+            loader = importlib.util.LazyLoader(spec.loader)
+            spec.loader = loader
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            loader.exec_module(module)
+            return module
+
+        def lazy_by_hand(name):  # as Prefect and lazy_loader have it
+            if name in sys.modules:
+                return sys.modules[name]
+            spec = importlib.util.find_spec(name)
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            importlib.util.LazyLoader(spec.loader).exec_module(module)
+            return module
+"""
+
+
+@pytest.mark.parametrize("before", ["", "import weft.compat.ray", "import ray", "from ray.util import queue"])
+@pytest.mark.parametrize("how", ["lazy", "lazy_by_hand"])
+def test_lazy_importers(tmp_path, how, before):
+    script = write(
+        tmp_path / "program.py",
+        LAZY
+        + f"""
+        {before}
+        lazily = {how}("ray")
+        import weft.exceptions
+        assert lazily.exceptions.RayTaskError is weft.TaskError
+        import ray, ray.util.queue
+        from ray.actor import ActorHandle
+        assert sys.modules["ray"] is ray is lazily
+        assert ray.util is sys.modules["weft.compat.ray.util"] and ray.util.queue.Queue is weft.util.Queue
+
+        @ray.remote
+        def inside():
+            lazily = {how}("ray")
+            return lazily.__version__, lazily.get(lazily.put(41)) + 1
+
+        ray.init(num_cpus=1)
+        print(*ray.get(inside.remote()), ray.is_initialized())
+        try:
+            ray.nothing
+        except AttributeError as error:
+            print(error)
+        """,
+    )
+    version, rest = weft_run(script).stdout.split(" ", 1)
+    assert rest.startswith("42 True\nray.nothing is not in weft's version")
+
+
+def test_a_lazy_import_before_ours(tmp_path):
+    script = write(
+        tmp_path / "program.py",
+        LAZY
+        + """
+        lazily = lazy("ray")
+        import weft.compat.ray
+        print(lazily.get(lazily.put(1)), sys.modules["ray"] is lazily)
+        """,
+    )
+    assert weft_run(script).stdout == "1 True\n"
+
+
+def test_modules_of_util_are_there_after_import_ray(tmp_path):
+    script = write(
+        tmp_path / "program.py",
+        """
+        import ray
+        print(ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy.__name__)
+        print(ray.util.actor_pool.ActorPool is ray.util.ActorPool, ray.util.queue.Empty.__name__)
+        print(callable(ray.util.state.list_tasks))
+        """,
+    )
+    assert weft_run(script).stdout == "NodeAffinitySchedulingStrategy\nTrue Empty\nTrue\n"
+
+
 def test_arguments_and_main_are_those_of_plain_python(tmp_path):
     script = write(
         tmp_path / "program.py",

@@ -66,6 +66,44 @@ def test_a_program_of_2018(cluster, tmp_path):
     assert done.stderr.count("no effect") == 1
 
 
+def test_addresses(cluster, tmp_path):
+    """Those that ray.init returns and client_table lists: a program of 2018 passes them on to others."""
+    script = write(
+        tmp_path / "program.py",
+        """
+        import subprocess, sys
+        import ray
+        info = ray.init()
+        print(info["redis_address"], info["node_ip_address"])
+        for client in ray.global_state.client_table():
+            print(f"{client['NodeManagerAddress']}:{client['NodeManagerPort']}")
+        sys.stdout.flush()
+        code = "import sys, ray; ray.init(redis_address=sys.argv[1]); print(ray.cluster_resources()['CPU'])"
+        subprocess.run([sys.executable, "-c", code, info["redis_address"]], check=True)
+        """,
+    )
+    done = weft_run(f"--address={cluster.address}", "--ray-api=0.6", script)
+    first, *clients, cpus = done.stdout.splitlines()
+    assert first == f"{cluster.address} {cluster.address.rpartition(':')[0]}"
+    assert len(clients) == 2 and len(set(clients)) == 2 and cluster.address in clients
+    assert cpus == "4.0"
+
+
+def test_addresses_of_today(cluster, tmp_path):
+    script = write(
+        tmp_path / "program.py",
+        """
+        import ray
+        with ray.init() as context:
+            print(context["address"], context["gcs_address"], context["node_id"] == ray.nodes()[0]["NodeID"])
+        with ray.init("local") as context:
+            print(context["address"], context["gcs_address"], context["redis_address"], context["node_ip_address"])
+        """,
+    )
+    done = weft_run(f"--address={cluster.address}", script)
+    assert done.stdout == f"{cluster.address} {cluster.address} True\nlocal None None 127.0.0.1\n"
+
+
 def test_weft_init_of_the_program_too(cluster, tmp_path):
     script = write(
         tmp_path / "program.py", "import weft; weft.init(num_cpus=7); print(weft.cluster_resources()['CPU'])"

@@ -14,6 +14,7 @@ __all__ = [
     "PRELOAD",
     "VARIABLE",
     "VERSIONS",
+    "become_ours",
     "describe_foreign",
     "foreign_ray",
     "install",
@@ -26,6 +27,7 @@ VARIABLE = "WEFT_RAY_API"
 PRELOAD = "WEFT_RAY_PRELOAD"  # modules for the workers, by ray.init
 VERSIONS = ("2", "0.6")
 _OURS = "weft.compat.ray"
+_OWN = ("__cached__", "__file__", "__loader__", "__name__", "__package__", "__path__", "__spec__")  # of each module
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 # Libraries that are written on top of Ray and come with it.
@@ -74,6 +76,20 @@ def install() -> None:
         raise ImportError(describe_foreign(foreign))
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+
+
+def become_ours() -> None:
+    """Called by the module `ray` of the folder `_path` while it is executed: from now on `ray` is weft.compat.ray."""
+    from importlib import import_module
+
+    install()
+    found = sys.modules.get("ray")
+    ours = import_module(_OURS)
+    if getattr(getattr(found, "__spec__", None), "loader_state", None) is None:
+        sys.modules["ray"] = ours
+    else:
+        # A lazy import (importlib.util.LazyLoader): sys.modules must keep the module that was handed out before.
+        vars(found).update({name: value for name, value in vars(ours).items() if name not in _OWN})
 
 
 def prepare_workers() -> None:

@@ -18,7 +18,8 @@ class GlobalState:
             {
                 "ClientID": node["NodeID"],
                 "IsInsertion": node["Alive"],
-                "NodeManagerAddress": "127.0.0.1",
+                "NodeManagerAddress": node["NodeManagerAddress"],
+                "NodeManagerPort": node["NodeManagerPort"],
                 "Resources": node["Resources"],
             }
             for node in weft.nodes()

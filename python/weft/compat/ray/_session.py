@@ -16,8 +16,7 @@ __all__ = ["RayContext", "init", "shutdown"]
 
 
 class RayContext:
-    """What today's `ray.init` returns: a context, and a mapping of addresses. There are no addresses in a session of
-    one machine without a dashboard, so most are None."""
+    """What today's `ray.init` returns: a context, and a mapping of addresses."""
 
     def __init__(self, context):
         self._context = context
@@ -50,16 +49,24 @@ class RayContext:
 
 
 def _address_info() -> dict:
+    """Where this node is, and the cluster if there is one: its head is what `address=` and `redis_address=` take. What
+    weft does not have, such as sockets with names, is None."""
+    nodes = weft.nodes()
+    node_id = weft.get_runtime_context().get_node_id()
+    own = next((node for node in nodes if node["NodeID"] == node_id), None)
+    # A node of a private session has no port: nobody else can reach it.
+    head = next((node for node in nodes if node["IsHead"] and node["Alive"] and node["NodeManagerPort"]), None)
+    cluster = f"{head['NodeManagerAddress']}:{head['NodeManagerPort']}" if head else None
     return {
-        "node_ip_address": "127.0.0.1",
-        "redis_address": None,
+        "node_ip_address": own["NodeManagerAddress"] if own else "127.0.0.1",
+        "redis_address": cluster,
         "object_store_address": None,
         "raylet_socket_name": None,
         "webui_url": "",
         "session_dir": None,
-        "address": "local",
-        "gcs_address": None,
-        "node_id": None,
+        "address": cluster or "local",
+        "gcs_address": cluster,
+        "node_id": node_id,
     }
 
 

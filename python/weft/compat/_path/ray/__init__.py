@@ -10,8 +10,4 @@ except ImportError as error:
         "unset PYTHONPATH and WEFT_RAY_API to use another Ray"
     ) from error
 
-_finder.install()
-
-import weft.compat.ray  # noqa: E402
-
-sys.modules[__name__] = weft.compat.ray
+_finder.become_ours()

@@ -56,7 +56,14 @@ def inspect_serializability(base_obj, name=None, depth=3, print_file=None) -> tu
     return True, set()
 
 
+_SUBMODULES = ("actor_pool", "queue", "scheduling_strategies", "state")
+
+
 def __getattr__(name: str):
+    if name in _SUBMODULES:  # as in Ray, `import ray` is enough to use them
+        from importlib import import_module
+
+        return import_module(f"{__name__}.{name}")
     if name in ("ActorPool", "as_completed", "map_unordered"):
         import weft.util
 
