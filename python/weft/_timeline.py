@@ -157,7 +157,8 @@ def timeline(filename: Optional[Any] = None, *, session: Optional[Session] = Non
 def timeline_page(filename: Optional[Any] = None, *, session: Optional[Session] = None) -> str:
     """The timeline as one page that needs nothing else: pan, zoom, a row per worker, a switch for arrows.
 
-    With a filename the page is written there and the path is returned; without, the page itself is returned.
+    With a filename the page is written there and the path is returned; without, the page itself is returned, a string
+    that a notebook shows as a page.
     """
     import json
 

@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
-__all__ = ["page"]
+__all__ = ["Page", "page"]
+
+_HEIGHT = 600  # pixels of the frame in a notebook
 
 
-def page(data: str) -> str:
+class Page(str):
+    """HTML as text, which a notebook shows as a page where it is the value of a cell."""
+
+    __slots__ = ()
+
+    def _repr_html_(self) -> str:
+        import base64
+
+        # In a frame of its own: the page's styles and scripts are not the notebook's. As data, because a notebook's
+        # server does not serve files from elsewhere.
+        data = base64.b64encode(self.encode()).decode()
+        return f'<iframe src="data:text/html;base64,{data}" width="100%" height="{_HEIGHT}" frameborder="0"></iframe>'
+
+    def __repr__(self) -> str:
+        return f"<the page of a timeline, {len(self)} characters of HTML>"
+
+
+def page(data: str) -> Page:
     """The page with this data (JSON). Names come from user code: nothing in them may end the script element."""
-    return _PAGE.replace("@DATA@", data.replace("<", "\\u003c"))
+    return Page(_PAGE.replace("@DATA@", data.replace("<", "\\u003c")))
 
 
 _PAGE = r"""<!doctype html>

@@ -52,8 +52,11 @@ def test_timeline_shows_in_the_notebook(tmp_path):
     cells = [
         "import ray, ray.experimental.ui as ui\n@ray.remote\ndef f():\n    pass\nray.get([f.remote(), f.remote()])",
         "ui.task_timeline()",
+        "import weft\nweft.timeline_page()",
     ]
     outputs, _ = execute(tmp_path, cells, "--ray-api=0.6")
-    (shown,) = outputs[1]
-    assert shown["output_type"] == "display_data"
-    assert "<iframe" in "".join(shown["data"]["text/html"])
+    for cell, kind in ((1, "display_data"), (2, "execute_result")):
+        (shown,) = outputs[cell]
+        assert shown["output_type"] == kind
+        assert "<iframe" in "".join(shown["data"]["text/html"])
+        assert len("".join(shown["data"]["text/plain"])) < 100  # what a terminal would show
