@@ -99,11 +99,12 @@ def init(
     address: None (WEFT_ADDRESS, or else a private session), "local" (a private session), "auto" (the cluster that this
     machine is a node of), or "host:port" of a cluster's head. A cluster's resources are those of its nodes, so the
     next four are for private sessions. num_cpus: how many CPUs tasks may use (default: those this process may use, by
-    affinity and cgroup). num_gpus, resources: what tasks can ask for besides. object_store_memory: bytes of shared
-    memory for objects (default: 30 % of what the machine or cgroup allows). ignore_reinit_error: if weft runs already,
-    return that session instead of raising. log_to_driver: show what workers print. logging_level: of the logger
-    "weft". namespace: where names of actors belong unless another is given. local_mode: run tasks and calls of actors
-    inside `.remote(...)`, one after the other, in this process, for debugging.
+    affinity and cgroup; a quota of 1.5 CPUs counts as 1). num_gpus, resources: what tasks can ask for besides.
+    object_store_memory: bytes of shared memory for objects (default: 30 % of what the machine or cgroup allows).
+    ignore_reinit_error: if weft runs already, return that session instead of raising. log_to_driver: show what workers
+    print. logging_level: of the logger "weft". namespace: where names of actors belong unless another is given.
+    local_mode: run tasks and calls of actors inside `.remote(...)`, one after the other, in this process, for
+    debugging.
     """
     global _context, _namespace, _local_mode
     _check_others(others)
@@ -281,7 +282,7 @@ def _warn_of_nodes(address: str, given: dict) -> None:
 
 def _check_resources(num_cpus, num_gpus, resources) -> dict:
     total = {} if resources is None else check_resources("resources", resources)
-    total["CPU"] = float(allowed_cpus()) if num_cpus is None else check_resource_amount("num_cpus", num_cpus)
+    total["CPU"] = float(_core.allowed_cpus()) if num_cpus is None else check_resource_amount("num_cpus", num_cpus)
     if total["CPU"] != int(total["CPU"]):
         raise ValueError(f"num_cpus must be a whole number, not {num_cpus!r} (tasks may take fractions of a CPU)")
     if num_gpus is not None:
@@ -420,61 +421,3 @@ def _forget_after_fork() -> None:
     events = sys.modules.get("weft._events")
     if events is not None:
         events.forget_after_fork()
-
-
-# ---- this machine ---------------------------------------------------------------------------------------------------
-
-
-def allowed_cpus() -> int:
-    """The CPUs that this process may use: by affinity, and by the quota of its cgroups, rounded up."""
-    try:
-        cpus = len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        cpus = os.cpu_count() or 1
-    quota = cgroup_cpus()
-    if quota is not None:
-        cpus = min(cpus, int(-(-quota // 1)))
-    return max(cpus, 1)
-
-
-def cgroup_cpus(proc: str = "/proc/self/cgroup", mounted: str = "/sys/fs/cgroup"):
-    """The smallest CPU quota on the way from this process's cgroup to the root; None if there is none."""
-    smallest = None
-    for line in _read(proc).splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if controllers == "":
-            root = mounted
-        elif "cpu" in controllers.split(","):
-            root = os.path.join(mounted, "cpu")
-        else:
-            continue
-        parts = [part for part in path.split("/") if part not in ("", "..")]
-        # In a container the path may be that of the host, and the mount its own root: all levels are tried.
-        for depth in range(len(parts), -1, -1):
-            quota = _quota(os.path.join(root, *parts[:depth]))
-            if quota is not None and (smallest is None or quota < smallest):
-                smallest = quota
-    return smallest
-
-
-def _quota(directory: str):
-    fields = _read(os.path.join(directory, "cpu.max")).split()
-    if not fields:
-        fields = [
-            _read(os.path.join(directory, "cpu.cfs_quota_us")).strip(),
-            _read(os.path.join(directory, "cpu.cfs_period_us")).strip(),
-        ]
-    try:
-        quota, period = float(fields[0]), float(fields[1])
-    except (ValueError, IndexError):
-        return None  # "max", or no such file
-    return quota / period if quota > 0 and period > 0 else None
-
-
-def _read(path: str) -> str:
-    try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            return file.read()
-    except OSError:
-        return ""

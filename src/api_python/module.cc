@@ -20,6 +20,7 @@
 #include "api_python/remote_function.h"
 #include "api_python/state.h"
 #include "base/clock.h"
+#include "os/cpu_count.h"
 #include "wire/value_format.h"
 
 namespace nb = nanobind;
@@ -729,6 +730,7 @@ NB_MODULE(_core, m) {
   m.def("start", &Start);
   m.def("stop", &Stop);
   m.def("is_started", [] { return g_runtime != nullptr && !Runtime::forked(); });
+  m.def("allowed_cpus", [] { return weft::core::AllowedCpus(); });
   m.def("next_event", &NextEvent);
   m.def("call_when_ready", &CallWhenReady);
   m.def("await_when_ready", &AwaitWhenReady);

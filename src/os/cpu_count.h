@@ -5,8 +5,9 @@
 
 namespace weft::core {
 
-// CPUs of the affinity mask, or of the control group's quota if that is less (1.5 CPUs count as 1, so that we are not
-// throttled); at least 1. Read at each call: a few file reads, so callers keep it.
+// CPUs of the affinity mask, or of the control group's quota if that is less; at least 1. A quota of 1.5 CPUs counts as
+// 1: nobody is promised a CPU that is not there, and driver and daemons run on the rest instead of being throttled.
+// What `num_cpus` is by default, in every language. Read at each call: a few file reads, so callers keep it.
 int AllowedCpus(const std::string& root = "");
 
 // How many threads could run at once now, the calling one included, without taking a CPU from another: allowed CPUs and

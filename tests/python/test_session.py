@@ -12,7 +12,6 @@ import time
 import pytest
 import weft
 from helpers import Driver, descendants, run_driver, wait_until
-from weft import _api
 
 
 def test_context(no_session):
@@ -178,37 +177,44 @@ def test_no_cpus(no_session):
 # ---- the machine ----------------------------------------------------------------------------------------------------
 
 
-def test_allowed_cpus_follow_affinity():
+def test_the_default_is_the_cpus_of_the_affinity():
     driver = run_driver(
         """
-        import os
-        from weft import _api
+        import os, weft
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-        print(_api.allowed_cpus())
+        print(weft.init().num_cpus)
         """
     )
-    assert driver.stdout == "1\n"
+    assert driver.stdout == "1.0\n"
 
 
-@pytest.mark.parametrize(
-    ("cgroup", "files", "expected"),
-    [
-        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "150000 100000"}, 1.5),
-        ("0::/a", {"a/cpu.max": "max 100000"}, None),
-        ("0::/on/the/host", {"cpu.max": "50000 100000"}, 0.5),
-        ("4:cpu,cpuacct:/x", {"cpu/x/cpu.cfs_quota_us": "200000", "cpu/x/cpu.cfs_period_us": "100000"}, 2.0),
-        ("4:cpu,cpuacct:/x", {"cpu/x/cpu.cfs_quota_us": "-1", "cpu/x/cpu.cfs_period_us": "100000"}, None),
-        ("garbage", {}, None),
-        ("0::/a", {"a/cpu.max": "what"}, None),
-    ],
-)
-def test_cgroup_quota(tmp_path, cgroup, files, expected):
-    (tmp_path / "self").write_text(cgroup + "\n")
-    for name, text in files.items():
-        path = tmp_path / "fs" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    assert _api.cgroup_cpus(str(tmp_path / "self"), str(tmp_path / "fs")) == expected
+def can_mount() -> bool:
+    command = ["unshare", "--mount", "--", "mount", "--bind", "/tmp", "/sys/fs/cgroup"]
+    try:
+        return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not can_mount(), reason="a mount namespace with a cgroup of our own needs root")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one CPU is one CPU, whatever the quota")
+def test_a_quota_counts_the_same_in_python_and_in_cpp(tmp_path):
+    """1.5 CPUs are one CPU, for a session of Python as for `weft start` (src/os/memory_limits_test.cc has the rest)."""
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "cpu").mkdir()  # the same in a machine with cgroups of version 1
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("150000\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    started = r"""
+        address=$(weft start --head --port=0 | sed -n 's/.*the head of the cluster \([^ ]*\).*/\1/p')
+        WEFT_ADDRESS=$address python -c 'import weft; print(weft.init().num_cpus)'
+        weft stop --address=$address
+    """
+    for command in ("python -c 'import weft; print(weft.init().num_cpus)'", started):
+        home = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+        path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
+        script = f"mount --bind {tmp_path} /sys/fs/cgroup && {{ {command}\n}}"
+        driver = run_driver("", command=["unshare", "--mount", "--", "sh", "-c", script], env={**home, "PATH": path})
+        assert "1.0" in driver.stdout.splitlines(), driver.stdout + driver.stderr
 
 
 # ---- many sessions --------------------------------------------------------------------------------------------------
