@@ -420,9 +420,11 @@ def system_error(kind: str, message: str, cause: bytes = b"") -> BaseException:
     cls = getattr(exceptions, kind, None)
     if not (isinstance(cls, type) and issubclass(cls, exceptions.WeftError)):
         cls, message = exceptions.WeftError, f"{kind}: {message}"
-    error = cls(message)
-    if cause:
-        _set(error, "__cause__", task_error(cause))
+    if not cause:
+        return cls(message)
+    packed = _loads(cause)
+    error = cls(f"{message}. The exception: {packed.type_name}: {packed.message[:_MAX_PART]}")
+    _set(error, "__cause__", task_error(cause))
     return error
 
 

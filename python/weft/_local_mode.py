@@ -194,8 +194,7 @@ class _Actor:
             if _must_pass(error):
                 raise
             self.constructor_error = _errors.pack_exception(error, name, os.getpid())
-            self.die(f"actor {self.info.name} ({self.id}) could not be made: its constructor raised "
-                     f"{type(error).__name__}: {error}")  # fmt: skip
+            self.die(f"actor {self.info.name} ({self.id}) could not be made: its constructor raised an exception")
         finally:
             _stack.pop()
 

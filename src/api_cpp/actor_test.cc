@@ -65,8 +65,9 @@ struct Derived : Base {
   std::string who() const override { return "derived"; }
 };
 
+[[gnu::noinline]] void Refuse(const char* why) { throw std::invalid_argument(why); }
 struct Throws {
-  Throws() { throw std::invalid_argument("never made"); }
+  Throws() { Refuse("never made"); }
   int nothing() { return 0; }
 };
 
@@ -231,10 +232,27 @@ TEST_F(Actors, ThrowToTheirCallers) {
     EXPECT_NE(error.function_name().find("Counter::fail"), std::string::npos);
   }
   EXPECT_EQ(weft::get(counter.call<&Counter::increment>(1)), 1);
+}
+
+std::string WhyDead(const weft::Actor<Throws>& actor) {
+  try {
+    weft::get(actor.call<&Throws::nothing>());
+  } catch (const weft::ActorDiedError& error) {
+    return error.what();
+  }
+  return "it lives";
+}
+
+TEST_F(Actors, WhoseConstructorThrewTellEveryCallerWhatItWas) {
   auto never = weft::actor<Throws>();
-  auto result = weft::try_get(never.call<&Throws::nothing>());
-  ASSERT_FALSE(result);
-  EXPECT_NE(result.error_message().find("never made"), std::string::npos) << result.error_message();
+  const std::string told[] = {WhyDead(never), WhyDead(never), weft::get(weft::remote<WhyDead>(never)),
+                              weft::try_get(never.call<&Throws::nothing>()).error_message()};
+  for (const std::string& why : told) {
+    EXPECT_NE(why.find("the constructor of actor"), std::string::npos) << why;
+    EXPECT_NE(why.find("std::invalid_argument: never made"), std::string::npos) << why;
+    EXPECT_NE(why.find("Refuse"), std::string::npos) << "the stack: " << why;
+    EXPECT_EQ(why.find('\0'), std::string::npos) << "bytes that are not text";
+  }
 }
 
 TEST_F(Actors, DieAndAreRestarted) {

@@ -359,8 +359,16 @@ namespace {
 Failure DescribeFailure(core::ValueKind kind, std::string_view bytes) {
   if (kind == core::ValueKind::kSystemError) {
     size_t end = std::min(bytes.find('\n'), bytes.size());
-    return {.name = std::string(bytes.substr(0, end)),
-            .message = std::string(end < bytes.size() ? bytes.substr(end + 1) : "")};
+    // After a NUL: the packed exception of user code that led to it, such as that of an actor's constructor.
+    size_t text_end = std::min(bytes.find('\0', end), bytes.size());
+    Failure failure{.name = std::string(bytes.substr(0, end)),
+                    .message = std::string(end < text_end ? bytes.substr(end + 1, text_end - end - 1) : "")};
+    if (text_end < bytes.size()) {
+      Failure cause = DescribeFailure(core::ValueKind::kTaskError, bytes.substr(text_end + 1));
+      failure.message.append(". The exception: ").append(cause.type_name).append(": ").append(cause.message);
+      if (!cause.stack.empty()) failure.message.append("\n").append(cause.stack);
+    }
+    return failure;
   }
   Failure failure{.name = "TaskError"};
   try {

@@ -58,7 +58,9 @@ void NodeDaemon::Handle(Process& process, KillActor& message) {
   if (WaitsForName(process, message.actor, message)) return;
   if (!IsHome(message.actor)) return AskElsewhere(process, message.actor, message);
   bool owner_lives = Find(message.actor.owner) != nullptr;
-  directory_.Handle(ActorKilled{process.id, message.actor, message.no_restart != 0, owner_lives}, directory_actions_);
+  directory_.Handle(ActorKilled{process.id, message.actor, message.no_restart != 0, owner_lives, std::move(message.why),
+                                std::move(message.error)},
+                    directory_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, ActorConstructed& message) {

@@ -266,7 +266,8 @@ void NodeDaemon::HandleNode(NodeNumber from, FromProcess& message) {
     directory_.Handle(ActorWatched{message.process, watch->actor, owner_lives}, directory_actions_);
   } else if (auto* kill = std::get_if<KillActor>(&decoded)) {
     const bool owner_lives = Find(kill->actor.owner) != nullptr;
-    directory_.Handle(ActorKilled{message.process, kill->actor, kill->no_restart != 0, owner_lives},
+    directory_.Handle(ActorKilled{message.process, kill->actor, kill->no_restart != 0, owner_lives,
+                                  std::move(kill->why), std::move(kill->error)},
                       directory_actions_);
   } else if (auto* constructed = std::get_if<ActorConstructed>(&decoded)) {
     directory_.Handle(ActorConstructedReported{message.process, constructed->actor, constructed->ok != 0,

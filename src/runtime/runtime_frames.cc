@@ -236,7 +236,15 @@ void Runtime::Perform() {
         Send(ReleaseActor{.actor = action.id});
         break;
       case ActionKind::kKillActor:
-        if (!StandInIsReady(action.id)) Send(core::KillActor{.actor = action.id, .no_restart = 1});
+        if (!StandInIsReady(action.id)) {
+          core::KillActor message{.actor = action.id, .no_restart = 1, .why = "", .error = ""};
+          // If nobody has a handle any more, nobody asks why either.
+          if (Object* handle = owner_->Find(action.id); handle && handle->actor) {
+            message.why = "cannot be constructed: " + handle->actor->why;
+            message.error = handle->actor->error;
+          }
+          Send(std::move(message));
+        }
         break;
       case ActionKind::kAskCancel:
         Route(action.process, {.kind = PeerMessageKind::kCancelObject, .id = action.id, .count = action.number});

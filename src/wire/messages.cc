@@ -151,7 +151,7 @@ void Fields(V& v, ReleaseActor& m) {
 }
 template <class V>
 void Fields(V& v, KillActor& m) {
-  v(m.actor, m.no_restart);
+  v(m.actor, m.no_restart, m.why, m.error);
 }
 template <class V>
 void Fields(V& v, ActorConstructed& m) {

@@ -139,6 +139,8 @@ struct ReleaseActor {  // from its creator: no handle is left and no call is pen
 struct KillActor {
   ObjectId actor;
   uint8_t no_restart = 1;
+  std::string why;    // from its creator: it cannot be constructed; empty: on request
+  std::string error;  // then: the exception of an argument, as the front end packed it
 };
 struct ActorConstructed {  // from its worker
   ObjectId actor;

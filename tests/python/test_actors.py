@@ -491,6 +491,47 @@ def test_a_constructor_that_raises():
         assert "in the constructor" in str(cause)
         assert "__init__" in cause.remote_traceback
         assert "Raiser" in str(caught.value)
+        assert "Trouble: in the constructor" in str(caught.value)
+
+
+@weft.remote
+def why_dead(actor, method):
+    """What another process hears."""
+    try:
+        weft.get(getattr(actor, method).remote(), timeout=30)
+    except weft.ActorDiedError as error:
+        return str(error), type(error.__cause__).__name__, getattr(error.__cause__, "remote_traceback", "")
+
+
+def test_a_constructor_that_raises_as_others_see_it():
+    raiser = Raiser.remote(True)
+    for _ in range(2):
+        text, cause, trace = weft.get(why_dead.remote(raiser, "work"), timeout=30)
+        assert "the constructor of actor Raiser" in text and "Trouble: in the constructor" in text, text
+        assert cause == "Trouble" and "__init__" in trace
+
+
+def test_a_constructor_that_raises_after_a_restart(tmp_path):
+    class Once:
+        def __init__(self, path):
+            if os.path.exists(path):
+                raise Trouble("the second time")
+            open(path, "w").close()
+
+        def work(self):
+            return "worked"
+
+        def crash(self):
+            os._exit(1)
+
+    actor = weft.remote(Once).options(max_restarts=3, max_task_retries=-1).remote(str(tmp_path / "made"))
+    assert weft.get(actor.work.remote()) == "worked"
+    with pytest.raises(weft.ActorError):
+        weft.get(actor.crash.options(max_task_retries=0).remote())
+    for _ in range(2):
+        with pytest.raises(weft.ActorDiedError, match="Trouble: the second time"):
+            weft.get(actor.work.remote(), timeout=30)
+    assert "Trouble: the second time" in weft.get(why_dead.remote(actor, "work"), timeout=30)[0]
 
 
 def test_a_constructor_that_raises_is_not_restarted():
@@ -505,9 +546,12 @@ def test_a_constructor_with_an_argument_that_failed():
         raise Trouble("in a task")
 
     counter = Counter.remote(fail.remote())
-    with pytest.raises(weft.ActorDiedError) as caught:
-        weft.get(counter.get.remote(), timeout=30)
-    assert "in a task" in str(caught.value) or "in a task" in str(caught.value.__cause__)
+    for _ in range(2):
+        with pytest.raises(weft.ActorDiedError, match="an argument of its constructor.*Trouble: in a task") as caught:
+            weft.get(counter.get.remote(), timeout=30)
+        assert isinstance(caught.value.__cause__, Trouble)
+    text, cause, _ = weft.get(why_dead.remote(counter, "get"), timeout=30)
+    assert "an argument of its constructor" in text and "Trouble: in a task" in text and cause == "Trouble", text
 
 
 def test_a_call_with_an_argument_that_failed():
