@@ -563,7 +563,12 @@ TEST(Sessions, WhatDoesNotFitIntoTheStoreIsRefused) {
 TEST(Sessions, OwnResourcesBound) {
   auto session = weft::init({.num_cpus = 2, .resources = {{"licence", 1}}, .log_to_driver = false});
   EXPECT_EQ(weft::get(weft::remote<Plus>.with({.resources = {{"licence", 1}}})(1, 2)), 3);
-  EXPECT_THROW(weft::get(weft::remote<Plus>.with({.resources = {{"licence", 2}}})(1, 2)), weft::UnschedulableError);
+  auto result = weft::try_get(weft::remote<Plus>.with({.resources = {{"licence", 2}}})(1, 2));
+  EXPECT_EQ(result.error_name(), "UnschedulableError");
+  EXPECT_EQ(
+      result.error_message(),
+      "the task asks for 2 licence, but this session has only 1 in all (it has 2 CPU, 1 licence); ask for less, or "
+      "start it with more (resources of init)");
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ std::string CalledActor(const std::string& class_name, const std::string& name) 
 std::string NameIsTaken(const std::string& name_space, const std::string& name, const std::string& by) {
   std::string text = "the name ";
   text.append(Quoted(name)).append(" is taken ").append(In(name_space)).append(" by a living ").append(by);
-  return text.append("; use another name, or get_if_exists=True");
+  return text.append("; use another name, or the option get_if_exists");
 }
 
 std::string NameIsUnknown(const std::string& name_space, const std::string& name) {

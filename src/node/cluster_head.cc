@@ -76,7 +76,8 @@ std::string Cluster::Place(const ResourceAmounts& shape, WorkWished& wished) con
   if (placement.node.empty()) return "";
   wished.strategy = {PlacementStrategy::Kind::kAffinity, NumberOfNodeId(session(), placement.node), placement.soft};
   if (wished.strategy.node || placement.soft) return "";
-  return "it asks for node " + placement.node + " only, and no such node belongs to this cluster (weft.nodes())";
+  return "it asks for node " + placement.node +
+         " only, and no such node belongs to this cluster (`weft list nodes` shows those that do)";
 }
 
 void Cluster::AtHead(NodeNumber from, NodeMessage& message) {

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "wire/languages.h"
+#include "wire/placement.h"
+
 namespace weft::core {
 namespace {
 
@@ -28,9 +31,15 @@ std::string Amount(int64_t amount) {
   return text;
 }
 
+// What a shape asks for besides resources has names of our own.
+bool IsResource(std::string_view name) { return name != kGuestWorker && !IsPlacement(name); }
+
 std::string Amounts(const ResourceAmounts& amounts) {
   std::string text;
-  for (const auto& [name, amount] : amounts) text += (text.empty() ? "" : ", ") + Amount(amount) + " " + name;
+  for (const auto& [name, amount] : amounts) {
+    if (name == kGuestWorker) continue;
+    text += (text.empty() ? "" : ", ") + (IsPlacement(name) ? FormatPlacement(name) : Amount(amount) + " " + name);
+  }
   return text.empty() ? "nothing" : text;
 }
 
@@ -604,6 +613,7 @@ void WaitGraph::Write(int number, int depth, std::set<int>& written, std::string
       if (again || found == shapes_.end()) return;
       const ShapeFact& fact = found->second;
       for (const auto& [name, amount] : fact.shape) {
+        if (!IsResource(name)) continue;
         write(Amount(AmountIn(fact.free, name)) + " of " + Amount(AmountIn(fact.total, name)) + " " + name + " free");
       }
       if (fact.starting > 0) write(std::to_string(fact.starting) + " workers are being started");

@@ -6,6 +6,8 @@
 #include <functional>
 #include <map>
 
+#include "wire/languages.h"
+
 namespace weft::core {
 namespace {
 
@@ -450,6 +452,23 @@ TEST(WaitGraphTest, Words) {
   WaitGraph waiting(kDriver, RootWait({Of(kDriver, 2), Of(kDriver, 3)}));
   Traverse(waiting, world);
   EXPECT_EQ(waiting.Line(), "this get waits for the result of task 'g', which runs (pid 20) (and 1 other objects)");
+}
+
+TEST(WaitGraphTest, WordsNameResourcesAlone) {
+  World world;
+  ResourceAmounts shape{{"CPU", kOne}, {std::string(kGuestWorker), 1}};
+  world.Ready(Of(kDriver, 1), "h", shape);
+  world.shapes[shape] = {.shape = shape,
+                         .total = {{"CPU", 2 * kOne}, {std::string(kGuestWorker), int64_t{1} << 40}},
+                         .free = {},
+                         .starting = 1,
+                         .holders = {}};
+  WaitGraph graph(Of(kDriver, 1));
+  Traverse(graph, world);
+  EXPECT_EQ(graph.Text(),
+            "the result of task 'h' waits for a worker with 1 CPU:\n"
+            "  0 of 2 CPU free\n"
+            "  1 workers are being started");
 }
 
 TEST(WaitGraphTest, TextOfACircleEnds) {

@@ -57,8 +57,8 @@ std::string LocalScheduler::WhyNever(const ResourceAmounts& shape, const std::st
     if (amount <= there) continue;
     why += ", but this session has ";
     why += there == 0 ? "none" : "only " + FormatAmount(there) + " in all";
-    why += " (it has " + FormatShape(total_) + "); ask for less, or start it with more: weft.init(";
-    return why + (name == kCpu ? "num_cpus=...)" : name == kGpu ? "num_gpus=...)" : "resources={...})");
+    why += " (it has " + FormatShape(total_) + "); ask for less, or start it with more (";
+    return why + (name == kCpu ? "num_cpus" : name == kGpu ? "num_gpus" : "resources") + " of init)";
   }
   return "";
 }

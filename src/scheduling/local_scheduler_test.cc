@@ -145,10 +145,18 @@ TEST(LocalScheduler, RefusesWhatCanNeverBe) {
   t.Driver(1);
   EXPECT_EQ(t.Wish(1, 64, 1),
             "refuse 1: the task asks for 64 CPU, but this session has only 2 in all (it has 2 CPU, 0.5 gpu); "
-            "ask for less, or start it with more: weft.init(num_cpus=...)");
+            "ask for less, or start it with more (num_cpus of init)");
   EXPECT_EQ(t(LeasesRequested{ProcessId{1}, {{"tpu", kResourceUnit}}, 1, 0}),
             "refuse 1: the task asks for 1 tpu, but this session has none (it has 2 CPU, 0.5 gpu); "
-            "ask for less, or start it with more: weft.init(resources={...})");
+            "ask for less, or start it with more (resources of init)");
+}
+
+TEST(LocalScheduler, TellsUsersOfTheirOwnResourcesAlone) {
+  Transcript t({{"CPU", 2 * kResourceUnit}, {std::string(kGuestWorker), int64_t{1} << 40}});
+  t.Driver(1);
+  EXPECT_EQ(t.Wish(1, 64, 1),
+            "refuse 1: the task asks for 64 CPU, but this session has only 2 in all (it has 2 CPU); "
+            "ask for less, or start it with more (num_cpus of init)");
 }
 
 TEST(LocalScheduler, LeasesAreRecalledUntilLentCpusAreNoLongerUsedTwice) {
@@ -495,11 +503,11 @@ TEST(LocalScheduler, AnActorThatCanNeverBePlacedIsRefused) {
   EXPECT_EQ(
       t.Actor(1, 7, 3),
       "refuse actor 7: the actor asks for 3 CPU, but this session has only 2 in all (it has 2 CPU); ask for less, "
-      "or start it with more: weft.init(num_cpus=...)");
+      "or start it with more (num_cpus of init)");
   EXPECT_EQ(
       t(ActorWanted{t.Id(1, 8), ProcessId{1}, {}, {{"GPU", kResourceUnit}}, 0}),
       "refuse actor 8: the actor asks for 1 GPU, but this session has none (it has 2 CPU); ask for less, or start "
-      "it with more: weft.init(num_gpus=...)");
+      "it with more (num_gpus of init)");
   t.Actor(1, 9, 1);
   EXPECT_EQ(t(StartingGivenUp{"no python"}), "refuse actor 9: no python");
 }

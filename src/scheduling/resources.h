@@ -30,7 +30,7 @@ inline bool WantsGuest(const ResourceAmounts& shape) { return AmountOf(shape, kG
 
 // "2", "0.5", "0.0001".
 std::string FormatAmount(int64_t amount);
-// "2 CPU, 1 gpu"; "nothing" for an empty shape.
+// "2 CPU, 1 gpu"; "nothing" for an empty shape. For users: without what is no resource of theirs (kGuestWorker).
 std::string FormatShape(const ResourceAmounts& shape);
 
 // How much there is of each resource at one moment; placements in shapes are passed over. Values may go below zero:
