@@ -255,11 +255,15 @@ Actor<T> MakeActor(const ActorOptions& options, A&&... arguments) {
   static_assert(std::is_class_v<T> && std::is_same_v<T, std::remove_cvref_t<T>>,
                 "weft::actor<T>: T must be a class or struct");
   static_assert(!std::is_abstract_v<T>, "weft::actor<T>: T is abstract: it has pure virtual functions");
+  constexpr bool sent = !(kStays<std::remove_cvref_t<A>> || ...);
+  static_assert(sent,
+                "weft::actor<T>(...): an argument can be neither copied nor moved (it is, or has, a std::mutex, a "
+                "std::atomic or the like), so it cannot be sent to the actor's process: let the actor make its own");
   using Body = typename decltype(ChooseConstructor<T, A...>())::type;
   static_assert(!std::is_void_v<Body>,
                 "weft::actor<T>(...): T has no constructor that takes these arguments, nor the values of the Refs "
                 "among them");
-  if constexpr (std::is_void_v<Body> || std::is_abstract_v<T>) {
+  if constexpr (std::is_void_v<Body> || std::is_abstract_v<T> || !sent) {
     return {};
   } else {
     return Create<Body, T>(options, std::index_sequence_for<A...>{}, std::forward<A>(arguments)...);

@@ -220,7 +220,11 @@ constexpr bool CheckParameter() {
       !other_span,
       "weft::remote<f>: f takes a span that is written to or of fixed length, but arrays arrive read-only and "
       "of any length: take a std::span<const T>");
-  return !writes && !std::is_pointer_v<V> && !kIsRoom<V> && !other_span;
+  static_assert(!kStays<V>,
+                "weft::remote<f>: f takes a parameter that can be neither copied nor moved (it is, or has, a "
+                "std::mutex, a std::atomic or the like), so it cannot be sent to another process: take a struct "
+                "without it");
+  return !writes && !std::is_pointer_v<V> && !kIsRoom<V> && !other_span && !kStays<V>;
 }
 
 // ---- arguments
@@ -400,7 +404,10 @@ constexpr bool CheckResult() {
                 "weft::remote<f>: f returns a reference or a pointer, which means nothing in another process");
   static_assert(!view, "weft::remote<f>: return a std::string, not a view of one");
   static_assert(!span, "weft::remote<f>: return a weft::Array or a std::vector, not a view of one");
-  return !std::is_reference_v<R> && !std::is_pointer_v<R> && !view && !span;
+  static_assert(!kStays<R>,
+                "weft::remote<f>: f returns what can be neither copied nor moved (it is, or has, a std::mutex, a "
+                "std::atomic or the like), so it cannot be sent to another process: return a struct without it");
+  return !std::is_reference_v<R> && !std::is_pointer_v<R> && !view && !span && !kStays<R>;
 }
 template <class R>
 struct EachResult {

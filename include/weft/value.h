@@ -138,6 +138,11 @@ inline constexpr bool kIsMadeFrom<T, std::tuple<F...>> = std::is_constructible_v
 template <class T>
 inline constexpr bool kIsArrayType = false;  // weft::Array, which is no part of other values
 
+// A std::mutex, a std::atomic, and what has one: it stays where it was made.
+template <class T>
+inline constexpr bool kStays =
+    std::is_object_v<T> && !std::is_array_v<T> && !std::is_abstract_v<T> && !std::is_move_constructible_v<T>;
+
 // Which Codec a struct has that nobody wrote one for.
 template <class T>
 constexpr bool CheckStruct() {
@@ -148,8 +153,11 @@ constexpr bool CheckStruct() {
   static_assert(!kIsArrayType<T>,
                 "weft: an Array is a value of its own and no part of another one: pass it by itself, or a "
                 "weft::Ref<weft::Array<T>> inside");
+  static_assert(!kStays<T>,
+                "weft: this type can be neither copied nor moved (it is, or has, a std::mutex, a std::atomic or the "
+                "like), so it has no form that travels: leave that member out, or keep it inside of an actor");
   constexpr bool named =
-      std::is_pointer_v<T> || std::is_array_v<T> || std::is_same_v<T, long double> || kIsArrayType<T>;
+      std::is_pointer_v<T> || std::is_array_v<T> || std::is_same_v<T, long double> || kIsArrayType<T> || kStays<T>;
   constexpr bool aggregate = std::is_aggregate_v<T> && !named;
   static_assert(named || aggregate,
                 "weft: this type is neither a number, a string, a standard container nor an aggregate struct; give it "
@@ -163,10 +171,12 @@ constexpr bool CheckStruct() {
       static_assert(!arrays, "weft: a struct with a C array cannot be taken apart; use a std::array");
       static_assert(arrays || count <= kMaxFields,
                     "weft: a struct of more than 32 fields cannot be taken apart; give it a function weft_fields");
+      constexpr bool counted = arrays || count > 0 || std::is_empty_v<T>;
+      static_assert(counted, "weft: the fields of this struct cannot be told apart; give it a function weft_fields");
       constexpr bool received = std::is_default_constructible_v<T> || std::is_move_assignable_v<T>;
       static_assert(received,
                     "weft: a struct with references, or with constants that have no default, cannot be received");
-      return !arrays && count <= kMaxFields && received;
+      return !arrays && counted && count <= kMaxFields && received;
     }
   }
   return false;
@@ -235,10 +245,13 @@ struct Codec {
       using Tuple = detail::SaidFields<T>;
       constexpr bool by_assignment = std::is_default_constructible_v<T>;
       constexpr bool possible = by_assignment || detail::kIsMadeFrom<T, Tuple>;
+      static_assert(!detail::kStays<T>,
+                    "weft: a type with weft_fields that can be neither copied nor moved (it has a std::mutex, a "
+                    "std::atomic or the like) cannot be received");
       static_assert(possible,
                     "weft: a type with weft_fields needs a default constructor or one that takes the fields, to be "
                     "received");
-      if constexpr (!possible) {
+      if constexpr (!possible || detail::kStays<T>) {
         std::abort();  // does not compile
       } else {
         return detail::ReadShared(in, [&] {
