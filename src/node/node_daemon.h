@@ -222,7 +222,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void Bury(ProcessId id);
   void CheckClosing();
   std::string DescribeDeath(const Process& process) const;
-  void EndSession(int exit_code);
+  void EndSession(int exit_code, const std::string& why = "");  // why: for the drivers that are still here
   void LeaveWhenAlone(Job& job);
   // Its driver has gone, or must go: all that is the job's ends. A private session ends with it.
   void EndJob(ProcessId driver, int exit_code);

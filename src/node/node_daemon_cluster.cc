@@ -94,7 +94,7 @@ void NodeDaemon::ClusterLeft(const std::string& why) {
   std::fprintf(stderr, "weft node: this node has lost its place in the cluster: %s\n", why.c_str());
   if (ended_) return;
   left_cluster_ = true;
-  EndSession(1);
+  EndSession(1, "this machine was cut off from the cluster and is no longer the node that it was: " + why);
 }
 
 void NodeDaemon::OnDriverConnected() {

@@ -188,7 +188,7 @@ void NodeDaemon::OnSignal() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) terminate |= info.ssi_signo == SIGTERM;
   if (terminate) {
     if (cluster_) cluster_->Leave();
-    return EndSession(0);
+    return EndSession(0, "the node daemon was told to end, by `weft stop` or by SIGTERM");
   }
   ReapChildren();
 }
@@ -337,8 +337,13 @@ void NodeDaemon::RememberHow(ProcessId id, std::string how) {
   deaths_in_order_.pop_front();
 }
 
-void NodeDaemon::EndSession(int exit_code) {
+void NodeDaemon::EndSession(int exit_code, const std::string& why) {
   if (ended_) return;
+  for (auto& [id, process] : processes_) {
+    if (why.empty() || !process->is_driver || process->stage == Process::Stage::kClosing) continue;
+    process->stream->Queue(Exit{.now = 1, .why = why});
+    process->stream->Flush();  // as far as it goes: a driver that reads nothing will see no more than that we have gone
+  }
   ended_ = true;
   exit_code_ = exit_code;
 }

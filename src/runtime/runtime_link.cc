@@ -199,7 +199,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     if (executor_) {
       executor_->ExitWhenIdle(m->now != 0);
     } else {
-      Fail("the node daemon ended the session");
+      Fail(m->why.empty() ? "the node daemon ended the session" : m->why);
     }
   }
 }

@@ -114,7 +114,7 @@ void Fields(V& v, LeaseRefused& m) {
 }
 template <class V>
 void Fields(V& v, Exit& m) {
-  v(m.now);
+  v(m.now, m.why);
 }
 template <class V>
 void Fields(V& v, CreateActor& m) {

@@ -248,6 +248,7 @@ struct LeaseRefused {  // no worker can be had for this shape, ever
 };
 struct Exit {       // leave in order
   uint8_t now = 0;  // 0: when nobody borrows what you own; 1: after the running task, the session ends
+  std::string why;  // to a driver: why its session ends
 };
 
 enum class ActorState : uint8_t {

@@ -379,6 +379,32 @@ def test_a_name_that_had_to_leave_is_told_so(nodes, tmp_path):
         assert nodes.states()["machine-3"] == "ALIVE"
 
 
+def test_a_program_whose_node_had_to_leave_is_told_so(nodes):
+    """The node daemon lives on and comes back; what the program had is gone, and the error says why."""
+    text = (
+        BUSINESS
+        + """
+    second = NodeAffinity(node_of("machine-2"))
+    waits = slow.options(scheduling_strategy=second).remote("waits", 3600)
+    while not os.path.exists(DIRECTORY + "/waits"):
+        time.sleep(0.01)
+    say("busy")
+    say(*outcome(waits))
+    try:
+        weft.get(slow.remote("again", 0))
+    except Exception as error:
+        say(type(error).__name__, str(error))
+    """
+    )
+    with Talk(nodes, text, 3) as program:
+        assert program.hear() == "busy"
+        cut(nodes.machines[1], nodes.machines[2], "both ways", True)
+        for kind, why in (program.hear(), program.hear()):
+            assert kind == "WeftError" and "this machine was cut off from the cluster" in why, why
+            assert "could not reach" in why and "unexpectedly" not in why, why
+        cut(nodes.machines[1], nodes.machines[2], "both ways", False)
+
+
 @pytest.mark.skipif(bool(namespaces.why_not(True, True)), reason=f"no such cables: {namespaces.why_not(True, True)}")
 @pytest.mark.parametrize("how", ["slow", "lossy"])
 def test_bad_cables(tmp_path, how):
