@@ -106,6 +106,7 @@ def _prepare() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)
+            _name_printers(stream)
     # The stack of a task that segfaults, shown at the driver.
     if sys.stderr is not None:
         faulthandler.enable(file=sys.stderr, all_threads=False)
@@ -121,6 +122,34 @@ def _prepare() -> None:
     _stacks.listen()
     _api.install_fork_hooks()
     _functions.set_worker_path(sys.path)
+
+
+def _name_printers(stream) -> None:
+    """Have the stream say which task prints, for the daemon to show (src/node/worker_output.h): by a mark before the
+    first text of another task than the one before. By itself the daemon can only see which tasks ran at the time."""
+    from . import _core
+
+    plain = stream.write
+    task_name = _core._task_name  # type: ignore[attr-defined]
+    pipe = os.fstat(stream.fileno())
+    said = None
+
+    def write(text):
+        nonlocal said
+        name = task_name()
+        if name is not None and name != said and is_the_pipe():
+            said = name
+            plain(f"\x1b]weft;{''.join(c if c.isprintable() else ' ' for c in name[:80])}\x1b\\")
+        return plain(text)
+
+    def is_the_pipe() -> bool:
+        """Not a file to which a task has redirected the descriptor."""
+        try:
+            return os.path.samestat(pipe, os.fstat(stream.fileno()))
+        except (OSError, ValueError):
+            return False  # closed
+
+    stream.write = write
 
 
 def _raise_if_cancelled(signum, frame) -> None:

@@ -202,6 +202,8 @@ int TakeWorkerFd() {
 
 [[noreturn]] void Serve(int fd) {
   InstallCrashReport();
+  // As on a terminal: what a task prints is shown while it runs, under its name, and is not lost in a crash.
+  std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   auto runtime = Runtime::JoinAsWorker(core::UniqueFd(fd));
   if (!runtime) {
     std::fprintf(stderr, "weft: this worker cannot join its session: %s\n", runtime.error().message.c_str());

@@ -577,6 +577,13 @@ PyObject* CurrentCall(PyObject*, PyObject*) {
                        static_cast<unsigned long long>(call->submitter.value));
 }
 
+// Of the task that runs in this thread; None elsewhere and in actors. Called at every print.
+PyObject* TaskName(PyObject*, PyObject*) {
+  const PythonCall* call = g_runner ? g_runner->Current() : nullptr;
+  if (!call || g_runner->executor()->lease().actor) Py_RETURN_NONE;
+  return PyUnicode_FromStringAndSize(call->what->name.data(), static_cast<Py_ssize_t>(call->what->name.size()));
+}
+
 PyObject* CurrentActor(PyObject*, PyObject*) {
   if (!g_runner || !g_runner->executor()->lease().actor) Py_RETURN_NONE;
   PyObject* from_blob = Callback("weft._actor", "info_from_blob");
@@ -675,6 +682,7 @@ PyObject* PutError(PyObject*, PyObject* args) {
 
 PyMethodDef functions[] = {{"current_call", CurrentCall, METH_NOARGS, nullptr},
                            {"current_actor", CurrentActor, METH_NOARGS, nullptr},
+                           {"_task_name", TaskName, METH_NOARGS, nullptr},
                            {"process_info", ProcessInfo, METH_NOARGS, nullptr},
                            {"_take_interrupt", TakeInterrupt, METH_NOARGS, nullptr},
                            {"_interrupt_signal", InterruptSignalNumber, METH_NOARGS, nullptr},

@@ -41,15 +41,27 @@ bool WorkerOutputs::Pump(Pipe& pipe, size_t limit) {
     done += static_cast<size_t>(size);
     std::string_view text(buffer, static_cast<size_t>(size));
     listener_.read(pipe.worker, text);
-    std::string lines = pipe.lines.Append(text);
-    if (!lines.empty()) listener_.whole_lines(pipe.worker, pipe.is_stderr, std::move(lines));
+    PassLines(pipe, pipe.lines.Append(text));
   }
   return true;
 }
 
-void WorkerOutputs::PassRest(Pipe& pipe) {
-  std::string rest = pipe.lines.TakeRest();
-  if (!rest.empty()) listener_.whole_lines(pipe.worker, pipe.is_stderr, std::move(rest));
+void WorkerOutputs::PassRest(Pipe& pipe) { PassLines(pipe, pipe.lines.TakeRest()); }
+
+void WorkerOutputs::PassLines(Pipe& pipe, std::string_view lines) {
+  constexpr std::string_view kBegin = "\x1b]weft;", kEnd = "\x1b\\";
+  bool marked = false;
+  while (!lines.empty()) {
+    const size_t mark = lines.find(kBegin);
+    const size_t end = mark == lines.npos ? lines.npos : lines.find(kEnd, mark);
+    // Half a mark is text like any other: a line without an end was cut there.
+    const std::string_view text = lines.substr(0, end == lines.npos ? lines.npos : mark);
+    if (!text.empty()) listener_.whole_lines(pipe.worker, pipe.is_stderr, std::string(text), pipe.printer, marked);
+    if (end == lines.npos) return;
+    pipe.printer = lines.substr(mark + kBegin.size(), end - mark - kBegin.size());
+    marked = true;
+    lines.remove_prefix(end + kEnd.size());
+  }
 }
 
 void WorkerOutputs::Drain(ProcessId worker) {

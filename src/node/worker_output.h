@@ -1,5 +1,8 @@
 // Reads what workers print, from pipes, and passes it on in whole lines.
 //
+// A Python worker marks whose text follows, where it changes (python/weft/_worker.py): ESC ] weft; NAME ESC \, which no
+// terminal shows. Marks are taken out here. Other text of the process, of C code or its children, has none.
+//
 // Called by the node daemon on its loop thread. While it is paused nothing is read: the workers' output waits in its
 // pipes, so that printing cannot fill the memory. Does not know processes, and sends nothing itself.
 #pragma once
@@ -22,7 +25,9 @@ class WorkerOutputs {
  public:
   struct Listener {
     std::function<void(ProcessId worker, std::string_view bytes)> read;  // as they come
-    std::function<void(ProcessId worker, bool is_stderr, std::string lines)> whole_lines;
+    // `printer`: the task of the last mark before these lines; empty: none. `marked`: that mark came with them.
+    std::function<void(ProcessId worker, bool is_stderr, std::string lines, const std::string& printer, bool marked)>
+        whole_lines;
   };
 
   WorkerOutputs(EventLoop& loop, Listener listener) : loop_(loop), listener_(std::move(listener)) {}
@@ -42,6 +47,7 @@ class WorkerOutputs {
     UniqueFd fd;
     EventLoop::WatchId watch = 0;
     LineSplitter lines;
+    std::string printer;
   };
 
   void StartWatching(uint64_t number, Pipe& pipe);
@@ -49,6 +55,7 @@ class WorkerOutputs {
   // Reads what the pipe has, at most `limit` bytes. False when it has ended.
   bool Pump(Pipe& pipe, size_t limit);
   void PassRest(Pipe& pipe);
+  void PassLines(Pipe& pipe, std::string_view lines);
 
   EventLoop& loop_;
   Listener listener_;

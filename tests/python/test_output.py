@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import re
+import shutil
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import weft
@@ -239,6 +242,62 @@ def test_a_million_lines_of_an_actor_do_not_hold_up_the_driver():
     assert printed == [str(i) for i in range(1_000_000)]
 
 
+def test_the_origin_is_named_also_if_other_functions_run_at_the_same_time():
+    """Both streams, of tasks that follow each other in one worker faster than the daemon can look."""
+    driver = run_driver(
+        """
+        import sys, weft
+        weft.init(num_cpus=1)
+
+        @weft.remote
+        def first(i):
+            print("out", i); print("err", i, file=sys.stderr)
+
+        @weft.remote
+        def second(i):
+            print("err", i, file=sys.stderr); sys.stdout.write(f"out {i}\\n")
+
+        @weft.remote
+        def silent():
+            pass
+
+        weft.get([f.remote(i) for i in range(200) for f in (first, second)])
+        for i in range(200, 300):
+            weft.get(first.remote(i))
+            weft.get(silent.remote())
+            weft.get(second.remote(i))
+        """
+    )
+    for stream, text in (("out", driver.stdout), ("err", driver.stderr)):
+        printed = [re.fullmatch(rf"\((\S+) pid=\d+\) {stream} (\d+)", line).groups() for line in text.splitlines()]
+        assert sorted(printed) == sorted((name, str(i)) for name in ("first", "second") for i in range(300))
+
+
+def test_a_redirected_descriptor_gets_what_the_task_prints_and_no_more(tmp_path):
+    """And what is printed straight to the descriptor is the text and nothing else."""
+    driver = run_driver(
+        """
+        import os, sys, weft
+        weft.init(num_cpus=1)
+
+        @weft.remote
+        def capture(path):
+            kept = os.dup(1)
+            with open(path, "w") as file:
+                os.dup2(file.fileno(), 1)
+                print("into the file")
+                os.dup2(kept, 1)
+            print("shown")
+            os.write(1, b"raw\\n")
+
+        weft.get(capture.remote(sys.argv[1]))
+        """,
+        arguments=[str(tmp_path / "file")],
+    )
+    assert (tmp_path / "file").read_text() == "into the file\n"
+    assert re.sub(r"pid=\d+", "", driver.stdout) == "(capture ) shown\n(capture ) raw\n"
+
+
 def test_the_origin_is_the_actor_or_the_function(tmp_path):
     driver = run_driver(
         """
@@ -271,3 +330,38 @@ def test_the_origin_is_the_actor_or_the_function(tmp_path):
     assert re.search(r"^\(Counter pid=\d+\) from an actor$", driver.stdout, re.M), driver.stdout
     assert re.search(r"^\(speak pid=\d+\) from a task$", driver.stdout, re.M), driver.stdout
     assert len(driver.stdout.splitlines()) == 3, driver.stdout
+
+
+def test_tasks_of_cpp_are_named_and_shown_while_they_run(tmp_path):
+    """Also what they print before a crash, and to stdout without flushing it."""
+    build = Path(__file__).resolve().parents[2] / "build" / "release"
+    if shutil.which("g++") is None or not (build / "lib/libweft.so").exists():
+        pytest.skip("needs g++ and the folder that `make build` fills")
+    (tmp_path / "program.cc").write_text(
+        """
+        #include <weft/weft.h>
+        #include <cstdio>
+        #include <cstdlib>
+        #include <iostream>
+        int first() { std::printf("out\\n"); std::fprintf(stderr, "err\\n"); return 0; }
+        int second() { std::cout << "out\\n"; std::cerr << "err\\n"; return 0; }
+        int crash() { std::printf("last out\\n"); std::fprintf(stderr, "last err\\n"); std::_Exit(3); }
+        struct Actor { int call() { return first(); } };
+        int main() {
+          auto session = weft::init({.num_cpus = 1});
+          weft::get(weft::remote<first>());
+          auto actor = weft::actor<Actor>();
+          weft::get(actor.call<&Actor::call>());
+          weft::try_get(weft::remote<crash>.with({.max_retries = 0})());
+          weft::get(weft::remote<second>());
+        }
+        """
+    )
+    include = [f"-I{build.parents[1] / 'include'}", f"-I{build / 'include'}"]
+    link = [f"-L{build / 'lib'}", "-lweft", f"-Wl,-rpath,{build / 'lib'}", "-Wl,--build-id"]
+    command = ["g++", "-std=c++20", *include, tmp_path / "program.cc", "-o", tmp_path / "program", *link]
+    subprocess.run(command, check=True, timeout=120)
+    driver = run_driver("", command=[str(tmp_path / "program")])
+    for stream, text in (("out", driver.stdout), ("err", driver.stderr)):
+        printed = [re.sub(r" pid=\d+", "", line) for line in text.splitlines()]
+        assert printed == [f"(first) {stream}", f"(Actor) {stream}", f"(crash) last {stream}", f"(second) {stream}"]
