@@ -175,3 +175,15 @@ def test_the_messages_of_the_table_are_those_of_the_headers():
     for code, message in rows:
         if not message.startswith("the compiler's own"):
             assert message in headers, code
+
+
+@pytest.mark.parametrize(
+    "name, header", [("InitOptions", "session"), ("TaskOptions", "remote"), ("ActorOptions", "actor")]
+)
+def test_the_tables_of_options_are_whole_and_in_order(name, header):
+    """The order matters: designated initialisers must come in that of the declaration."""
+    declared = (ROOT / "include" / "weft" / f"{header}.h").read_text().split(f"struct {name} {{\n")[1].split("\n};")[0]
+    fields = re.findall(r"^  [\w:<>, ]+ (\w+) = ", declared, re.MULTILINE)
+    table = (ROOT / "docs/user/cpp.md").read_text().split(f"| `{name}` | |\n|---|---|\n")[1].split("\n\n")[0]
+    named = [field for row in table.splitlines() for field in re.findall(r"`(\w+)`", row.split(" | ")[0])]
+    assert named == fields
