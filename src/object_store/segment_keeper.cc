@@ -53,7 +53,7 @@ uint64_t SegmentKeeper::Forget(SegmentId segment) {
   auto found = segments_.find(segment);
   if (found == segments_.end() || !found->second.writer_died) return 0;
   const uint64_t held = found->second.held_bytes;
-  segments_.erase(found);
+  Erase(found);
   return held;
 }
 
@@ -101,6 +101,40 @@ std::vector<SealedObject> SegmentKeeper::ReadIndex(SegmentId id, const Segment& 
   return found;
 }
 
+void SegmentKeeper::Erase(std::map<SegmentId, Segment>::iterator segment) {
+  for (const auto& [offset, sealed] : segment->second.sealed) Disown(sealed.object.owner, segment->first, offset);
+  segments_.erase(segment);
+}
+
+void SegmentKeeper::Disown(ProcessId owner, SegmentId segment, uint64_t offset) {
+  auto owned = owned_.find(owner);
+  if (owned == owned_.end()) return;
+  owned->second.erase({segment, offset});
+  if (owned->second.empty()) owned_.erase(owned);
+}
+
+SealedObject SegmentKeeper::Describe(SegmentId id, uint64_t offset) const {
+  const Segment::Sealed& sealed = segments_.at(id).sealed.at(offset);
+  return {sealed.object, {id, offset, sealed.size, sealed.generation}};
+}
+
+std::vector<SealedObject> SegmentKeeper::ObjectsOf(ProcessId owner) const {
+  std::vector<SealedObject> objects;
+  if (auto owned = owned_.find(owner); owned != owned_.end()) {
+    for (const auto& [segment, offset] : owned->second) objects.push_back(Describe(segment, offset));
+  }
+  return objects;
+}
+
+std::vector<SealedObject> SegmentKeeper::ObjectsOf(NodeNumber owners) const {
+  std::vector<SealedObject> objects;
+  for (auto owned = owned_.lower_bound(DaemonOf(owners)); owned != owned_.end() && NodeOf(owned->first) == owners;
+       ++owned) {
+    for (const auto& [segment, offset] : owned->second) objects.push_back(Describe(segment, offset));
+  }
+  return objects;
+}
+
 SegmentKeeper::Estate SegmentKeeper::WriterDied(SegmentId id) {
   Estate estate;
   auto it = segments_.find(id);
@@ -116,7 +150,10 @@ SegmentKeeper::Estate SegmentKeeper::WriterDied(SegmentId id) {
     if (object.location.offset < at) continue;
     (void)PunchPages(segment.fd.get(), at, object.location.offset - at);
     at = EndOf(segment.layout, object.location);
-    segment.sealed.emplace_hint(segment.sealed.end(), object.location.offset, at);
+    const Location& location = object.location;
+    segment.sealed.emplace_hint(segment.sealed.end(), location.offset,
+                                Segment::Sealed{at, object.object, location.size, location.generation});
+    owned_[object.object.owner].emplace(id, location.offset);
     estate.objects.push_back(object);
   }
   if (estate.objects.empty()) {
@@ -141,6 +178,7 @@ uint64_t SegmentKeeper::FreeDead(const Location& location) {
   if (entry.state != location.generation || entry.offset != location.offset || entry.size != location.size) return 0;
   uint64_t empty = 0;
   (void)WriteShared(segment.fd.get(), entry_at, &empty, sizeof empty);
+  Disown(sealed->second.object.owner, location.segment, location.offset);
   auto next = segment.sealed.erase(sealed);
   if (segment.sealed.empty()) {
     uint64_t freed = segment.held_bytes;
@@ -148,7 +186,7 @@ uint64_t SegmentKeeper::FreeDead(const Location& location) {
     return freed;
   }
   // Pages that the object shared with already freed neighbours go too.
-  uint64_t begin = next == segment.sealed.begin() ? segment.layout.data_offset : std::prev(next)->second;
+  uint64_t begin = next == segment.sealed.begin() ? segment.layout.data_offset : std::prev(next)->second.end;
   uint64_t end = next == segment.sealed.end() ? segment.layout.size : next->first;
   begin = std::max(begin, location.offset / kPageBytes * kPageBytes);
   end = std::min(end, (EndOf(segment.layout, location) + kPageBytes - 1) / kPageBytes * kPageBytes);

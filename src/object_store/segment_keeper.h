@@ -10,6 +10,8 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -18,11 +20,6 @@
 #include "wire/ids.h"
 
 namespace weft::core {
-
-struct SealedObject {
-  ObjectId object;
-  Location location;
-};
 
 class SegmentKeeper {
  public:
@@ -42,6 +39,10 @@ class SegmentKeeper {
   };
   Estate WriterDied(SegmentId segment);
 
+  // What dead writers have left of these owners' objects: of one process, or of all of a node.
+  std::vector<SealedObject> ObjectsOf(ProcessId owner) const;
+  std::vector<SealedObject> ObjectsOf(NodeNumber owners) const;
+
   // Frees one object of a dead writer. Returns how many bytes went back to the system (for MemoryBudget::DeadFreed),
   // which may be 0 while neighbours share its pages. Unknown or outdated locations change nothing.
   uint64_t FreeDead(const Location& location);
@@ -59,15 +60,26 @@ class SegmentKeeper {
     SegmentLayout layout;
     UniqueFd fd;
     bool writer_died = false;
-    // Of a dead writer: offset to end of every sealed object, page or cache line rounding included.
-    std::map<uint64_t, uint64_t> sealed;
+    // Of a dead writer: every sealed object by its offset, with its end, page or cache line rounding included.
+    struct Sealed {
+      uint64_t end = 0;
+      ObjectId object;
+      uint64_t size = 0;
+      uint64_t generation = 0;
+    };
+    std::map<uint64_t, Sealed> sealed;
     uint64_t held_bytes = 0;  // after death, as last reported
   };
 
   std::vector<SealedObject> ReadIndex(SegmentId id, const Segment& segment) const;
   static uint64_t MeasureHeld(const Segment& segment);
+  // Of a dead writer: with its objects.
+  void Erase(std::map<SegmentId, Segment>::iterator segment);
+  void Disown(ProcessId owner, SegmentId segment, uint64_t offset);
+  SealedObject Describe(SegmentId id, uint64_t offset) const;
 
   std::map<SegmentId, Segment> segments_;
+  std::map<ProcessId, std::set<std::pair<SegmentId, uint64_t>>> owned_;  // in segments of dead writers, by offset
 };
 
 }  // namespace weft::core

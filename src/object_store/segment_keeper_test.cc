@@ -85,6 +85,32 @@ TEST_F(KeeperTest, AWriterThatLeftNothingLeavesNoSegment) {
   EXPECT_TRUE(keeper.WriterDied(kSegment).objects.empty());
 }
 
+TEST_F(KeeperTest, KnowsWhoseObjectsADeadWriterHasLeft) {
+  ASSERT_TRUE(Adopt().ok());
+  const ProcessId other{(uint64_t{3} << 32) + 5};
+  auto make = [&](ObjectId id, uint64_t index) {
+    uint64_t missing = 0;
+    Location location = writer->Allocate(id, 5000, Populate::kNow, &missing)->location;
+    EXPECT_TRUE(writer->Seal(location, index));
+    return location;
+  };
+  const Location own = make({kWriter, kForSession}, 4), first = make({other, 1}, 0), second = make({other, 2}, 0);
+  EXPECT_TRUE(keeper.ObjectsOf(other).empty()) << "while the writer lives, it knows best";
+  writer.reset();
+  EXPECT_EQ(keeper.WriterDied(kSegment).objects.size(), 3u);
+  EXPECT_EQ(keeper.ObjectsOf(kWriter), (std::vector<SealedObject>{{{kWriter, 4}, own}})) << "as it was sealed";
+  std::vector<SealedObject> others = keeper.ObjectsOf(other);
+  std::sort(others.begin(), others.end());
+  EXPECT_EQ(others, (std::vector<SealedObject>{{{other, 1}, first}, {{other, 2}, second}}));
+  EXPECT_EQ(keeper.ObjectsOf(NodeNumber{3}).size(), 2u);
+  EXPECT_TRUE(keeper.ObjectsOf(NodeNumber{2}).empty());
+  keeper.FreeDead(first);
+  EXPECT_EQ(keeper.ObjectsOf(other), (std::vector<SealedObject>{{{other, 2}, second}}));
+  keeper.Forget(kSegment);
+  EXPECT_TRUE(keeper.ObjectsOf(other).empty());
+  EXPECT_TRUE(keeper.ObjectsOf(kWriter).empty());
+}
+
 TEST_F(KeeperTest, NothingIsFreedWhileTheWriterLives) {
   ASSERT_TRUE(Adopt().ok());
   Location location = Make(100'000);

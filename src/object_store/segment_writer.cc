@@ -91,6 +91,9 @@ Result<Allocation> SegmentWriter::Allocate(ObjectId object, uint64_t size, Popul
   }
   uint64_t generation = MakeGeneration(next_counter_++, slot);
   slots_[slot] = {taken->range.offset, size, generation, SlotState::kWriting};
+  if (object.owner.value != segment_.value && object.owner != last_other_owner_) {
+    other_owners_.insert(last_other_owner_ = object.owner);
+  }
   ++allocations_;
   cold_bytes_ += taken->cold_bytes;
   NoteIdle();
@@ -158,10 +161,11 @@ SegmentWriter::Slot* SegmentWriter::Find(const Location& location, SlotState sta
   return same ? &slot : nullptr;
 }
 
-bool SegmentWriter::Seal(const Location& location) {
+bool SegmentWriter::Seal(const Location& location, uint64_t index) {
   std::lock_guard lock(mutex_);
   Slot* slot = Find(location, SlotState::kWriting);
   if (slot == nullptr) return false;
+  if (index != 0) Entry(SlotOf(location.generation))->index.store(index, std::memory_order_relaxed);
   At("before publishing");
   Entry(SlotOf(location.generation))->state.store(location.generation, std::memory_order_release);
   At("published");
@@ -194,6 +198,22 @@ bool SegmentWriter::Free(const Location& location) {
   FreeSlot(number);
   At("recycled");
   return true;
+}
+
+std::vector<SealedObject> SegmentWriter::TakeObjectsOf(const std::function<bool(ProcessId)>& owners) {
+  std::vector<SealedObject> found;
+  std::lock_guard lock(mutex_);
+  if (std::erase_if(other_owners_, owners) == 0) return found;
+  last_other_owner_ = {};
+  for (uint64_t number = 0; number < slots_.size(); ++number) {
+    const Slot& slot = slots_[number];
+    if (slot.state != SlotState::kSealed) continue;
+    const IndexEntry& entry = *Entry(number);
+    const ObjectId object{{entry.owner.load(std::memory_order_relaxed)}, entry.index.load(std::memory_order_relaxed)};
+    if (object.owner.value == segment_.value || !owners(object.owner)) continue;
+    found.push_back({object, {segment_, layout_.data_offset + slot.offset, slot.size, slot.generation}});
+  }
+  return found;
 }
 
 const uint8_t* SegmentWriter::ReadOnly(const Location& location) const {

@@ -17,7 +17,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
+#include <set>
 #include <vector>
 
 #include "base/result.h"
@@ -75,8 +77,9 @@ class SegmentWriter {
   // Copies bytes into an allocation, `at` bytes from its start, with several threads if cores are free. No lock is
   // held. Fails only if the system has no pages; the caller then aborts the allocation.
   Status Fill(const Allocation& allocation, uint64_t at, const void* bytes, uint64_t size) const;
-  // Publishes what was allocated. False if the location is not an allocation that is being written.
-  bool Seal(const Location& location);
+  // Publishes what was allocated. False if the location is not an allocation that is being written. `index`, if it is
+  // not 0, says which of its owner's objects it is; that may not have been known before.
+  bool Seal(const Location& location, uint64_t index = 0);
   // Takes back an allocation that was not sealed. False if there is none such.
   bool Abort(const Location& location);
   // Recycles a sealed object. False if the location is outdated, so that freeing twice is harmless.
@@ -84,6 +87,10 @@ class SegmentWriter {
 
   // The sealed object's bytes in our read-only mapping, or nullptr if the location is outdated. Valid until Free.
   const uint8_t* ReadOnly(const Location& location) const;
+
+  // The sealed objects here of other owners. Costs nothing if there never were any. The owners are dead: of those that
+  // are being written now, it is their writer's business to look whether the owner lives after it has sealed them.
+  std::vector<SealedObject> TakeObjectsOf(const std::function<bool(ProcessId)>& owners);
 
   void AddBudget(uint64_t bytes);
   // Somebody else needs memory: gives up to so many bytes of budget back, first what is not in use, then by punching
@@ -138,6 +145,8 @@ class SegmentWriter {
   std::optional<FreeRanges> ranges_;
   std::vector<Slot> slots_;  // every entry that was ever used and not punched since
   std::vector<uint32_t> free_slots_;
+  std::set<ProcessId> other_owners_;  // that something was allocated for
+  ProcessId last_other_owner_;
   uint64_t next_counter_ = 1;
   uint64_t index_pages_ = 0;  // pages of the index that exist
   uint64_t budget_bytes_ = 0;

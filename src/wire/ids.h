@@ -73,6 +73,15 @@ struct Location {
   auto operator<=>(const Location&) const = default;
 };
 
+// An object that lies in a segment, as the segment's index has it.
+struct SealedObject {
+  ObjectId object;
+  Location location;
+  auto operator<=>(const SealedObject&) const = default;
+};
+// The index of what lies in a segment and is no object: the body of a function, which stays as long as the session.
+inline constexpr uint64_t kForSession = ~uint64_t{0};
+
 // Who numbers processes puts the node's number into the upper half; a segment has its writer's number.
 constexpr NodeNumber NodeOf(ProcessId process) { return {static_cast<uint32_t>(process.value >> 32)}; }
 constexpr NodeNumber NodeOf(SegmentId segment) { return {static_cast<uint32_t>(segment.value >> 32)}; }
