@@ -125,6 +125,7 @@ nb::dict Observe(uint32_t uid, int pid, uint32_t what, uint32_t limit, double ti
     row["pid"] = process.info.pid;
     row["role"] = static_cast<int>(process.info.role);
     row["stage"] = static_cast<int>(process.info.stage);
+    row["store_bytes"] = process.info.store_bytes;
     row["actor"] = Text(process.info.actor);
     row["how"] = Text(process.info.how);
     row["log"] = process.log ? Log(process.log.get()) : nb::none();

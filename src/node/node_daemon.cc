@@ -379,6 +379,7 @@ bool NodeDaemon::Welcomed(Process& process) {
     fds.push_back(process.events);
   }
   Send(process, welcome, std::move(fds));
+  orphans_.Handle(OrphanTable::HolderJoined{process.id}, orphan_actions_);
   return true;
 }
 
@@ -616,23 +617,12 @@ void NodeDaemon::ForgetEndedJobs() {
       orphan_segments_.insert(job.segments.begin(), job.segments.end());
       return true;
     }
-    for (SegmentId segment : job.segments) {
-      const uint64_t freed = segments_.Forget(segment);
-      if (exchange_) exchange_->SegmentChanged(segment);
-      if (freed > 0) {
-        budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
-      }
-    }
+    for (SegmentId segment : job.segments) ForgetSegment(segment);
     return true;
   });
   if (exchange_ && processes_.empty()) exchange_->LastProcessEnded();
   if (jobs_.empty()) {
-    for (SegmentId segment : std::exchange(orphan_segments_, {})) {
-      const uint64_t freed = segments_.Forget(segment);
-      if (freed > 0) {
-        budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
-      }
-    }
+    for (SegmentId segment : std::exchange(orphan_segments_, {})) ForgetSegment(segment);
   }
   Settle();
 }
@@ -699,7 +689,7 @@ void NodeDaemon::Settle() {
   if (settling_ || !scheduler_) return;
   settling_ = true;
   while (!ended_ && (!scheduler_actions_.empty() || !directory_actions_.empty() || !pool_actions_.empty() ||
-                     !budget_actions_.empty())) {
+                     !budget_actions_.empty() || !orphan_actions_.empty())) {
     for (auto& action : std::exchange(scheduler_actions_, {})) {
       std::visit([&](const auto& a) { Perform(a); }, action);
     }
@@ -710,6 +700,9 @@ void NodeDaemon::Settle() {
       std::visit([&](const auto& a) { Perform(a); }, action);
     }
     for (auto& action : std::exchange(budget_actions_, {})) {
+      std::visit([&](const auto& a) { Perform(a); }, action);
+    }
+    for (auto& action : std::exchange(orphan_actions_, {})) {
       std::visit([&](const auto& a) { Perform(a); }, action);
     }
   }

@@ -37,6 +37,7 @@
 #include "node/sent_wishes.h"
 #include "node/worker_pool.h"
 #include "object_store/memory_budget.h"
+#include "object_store/orphan_table.h"
 #include "object_store/segment_keeper.h"
 #include "os/child_process.h"
 #include "os/event_loop.h"
@@ -156,6 +157,10 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void Handle(Process& process, EntrustActor& message);
   void Handle(Process& process, ShareLibrary& message);
   void Handle(Process& process, FindLibrary& message);
+  void Handle(Process& process, OrphansFound& message);
+  void Handle(Process& process, HeldObjects& message);
+  void Handle(Process& process, HoldsEnded& message);
+  void Handle(Process& process, HoldOrphan& message);
   void HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd);
   // Its peer sent what no correct process sends.
   void Refuse(Process& process, const std::string& why);
@@ -196,6 +201,10 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void Perform(const MemoryBudget::Grant& action);
   void Perform(const MemoryBudget::Refuse& action);
   void Perform(const MemoryBudget::AskTrim& action);
+  void Perform(const OrphanTable::Ask& action);
+  void Perform(const OrphanTable::Free& action);
+  void Perform(const OrphanTable::AnswerNode& action);
+  void Perform(const OrphanTable::TellNodeEnded& action);
   // Workers that have resumed take their lent CPUs back before anything is decided.
   void RereadBlockedFlags();
   void TakeLoan(Process& process);
@@ -354,6 +363,15 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void AdaptToThisNode(const Job& job, ChildProgram& program);
   void ForgetProgram(ProcessId job);
 
+  // ---- objects of dead owners (node_daemon_orphans.cc)
+  void FindOrphans(std::vector<SealedObject> objects);
+  // What a dead process has written, and what was its own.
+  void FindOrphansOf(ProcessId dead, const std::vector<SealedObject>& written);
+  void ForgetSegment(SegmentId segment);
+  void HandleNode(NodeNumber from, HeldAsked& message);
+  void HandleNode(NodeNumber from, HeldTold& message);
+  void HandleNode(NodeNumber from, HoldsOver& message);
+
   // ---- places (node_daemon_placement.cc)
   bool MayServe(const ResourceAmounts& shape) const;
   std::string OwnNodeId() const;
@@ -408,10 +426,12 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   ActorDirectory directory_;
   std::unique_ptr<MemoryBudget> budget_;
   SegmentKeeper segments_;
+  OrphanTable orphans_;
   std::vector<SchedulerAction> scheduler_actions_;
   std::vector<DirectoryAction> directory_actions_;
   std::vector<PoolAction> pool_actions_;
   std::vector<MemoryBudget::Action> budget_actions_;
+  std::vector<OrphanTable::Action> orphan_actions_;
   bool settling_ = false;
 
   UniqueFd null_;

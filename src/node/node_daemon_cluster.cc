@@ -245,7 +245,13 @@ void NodeDaemon::HandleNode(NodeNumber from, ForProcess& message) {
   const bool known = std::holds_alternative<LeaseRecalled>(decoded) || std::holds_alternative<LeaseRefused>(decoded) ||
                      std::holds_alternative<ProcessDied>(decoded) || std::holds_alternative<WorkerOutput>(decoded) ||
                      std::holds_alternative<ObjectsFreed>(decoded) || std::holds_alternative<ActorAnswer>(decoded) ||
-                     std::holds_alternative<ActorList>(decoded);
+                     std::holds_alternative<ActorList>(decoded) || std::holds_alternative<ResultsLeft>(decoded);
+  if (std::holds_alternative<ResultsLeft>(decoded) && process == nullptr) {
+    // It had died before the sender remembers, or was told.
+    auto death = deaths_.find(message.process);
+    return cluster_->Send(from,
+                          ProcessVanished{message.process, 0, death != deaths_.end() ? death->second : "it has ended"});
+  }
   if (known && process != nullptr && process->stage == Process::Stage::kReady) Send(*process, decoded);
 }
 
@@ -322,6 +328,7 @@ void NodeDaemon::RemoteProcessDied(ProcessId id, int32_t pid, const std::string&
     Send(*other, ProcessDied{id, pid, how});
     if (other->doorbell) other->doorbell->WakeAll();
   }
+  FindOrphans(segments_.ObjectsOf(id));
   // What was granted there is void.
   if (remote_clients_.erase(id) > 0) scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
   // A driver: all that was started for it ends.
@@ -365,6 +372,8 @@ void NodeDaemon::NodeIsGone(NodeNumber node, const std::string& why) {
   for (auto& [id, process] : processes_) {
     if (process->stage == Process::Stage::kReady) Send(*process, ProcessDied{DaemonOf(node), 0, how});
   }
+  orphans_.Handle(OrphanTable::HolderLeft{DaemonOf(node)}, orphan_actions_);
+  FindOrphans(segments_.ObjectsOf(node));
   ToldOrGone(node);
   exchange_->NodeIsGone(node);
   if (programs_) programs_->NodeIsGone(node);

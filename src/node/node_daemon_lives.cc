@@ -311,7 +311,7 @@ void NodeDaemon::Bury(ProcessId id) {
   RememberDead(*process, how);
   RememberHow(id, std::move(how));
 
-  uint64_t surviving = segments_.WriterDied(SegmentId{id.value}).surviving_bytes;
+  const SegmentKeeper::Estate estate = segments_.WriterDied(SegmentId{id.value});
   if (exchange_) {
     exchange_->ProcessEnded(id);
     exchange_->SegmentChanged(SegmentId{id.value});
@@ -320,7 +320,8 @@ void NodeDaemon::Bury(ProcessId id) {
   const bool was_worker = !process->is_driver, guest = process->guest;
   processes_.erase(id);
   int64_t now = NowNs();
-  budget_->Handle(MemoryBudget::Died{id, surviving, now}, budget_actions_);
+  budget_->Handle(MemoryBudget::Died{id, estate.surviving_bytes, now}, budget_actions_);
+  FindOrphansOf(id, estate.objects);
   scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
   if (was_worker && job != nullptr && !job->ending) {
     job->PoolOf(guest)->WorkerEnded(id, why_not_started, now, pool_actions_);

@@ -114,7 +114,8 @@ void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question, cons
   observers_->Send(observer, node);
   for (const NodeListed& listed : nodes) observers_->Send(observer, listed);
 
-  auto send_process = [&](const ProcessInfo& info, const SharedFd& events) {
+  auto send_process = [&](ProcessInfo info, const SharedFd& events) {
+    info.store_bytes = budget_->reserved_by(info.process);  // of a dead one: what it has left
     std::vector<SharedFd> fds;
     if ((question.what & kObserveEvents) != 0 && events) {
       if (auto reopened = ReopenReadOnly(events->get())) fds.push_back(ShareFd(std::move(*reopened)));

@@ -369,8 +369,9 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   std::vector<Pending> stored;
   bool missing = false;
   std::string impossible;
-  std::vector<Location> gone;  // with their nodes
-  bool all_gone = true;        // of what is impossible
+  std::vector<Location> gone;     // with their nodes
+  std::vector<ObjectId> orphans;  // their owners are dead
+  bool all_gone = true;           // of what is impossible
   if (fits) {
     for (uint32_t i = 0; i < head.num_returns; ++i) execution.returns.push_back({from, in.Fixed<uint64_t>()});
     call.first_return = execution.returns.empty() ? head.task : execution.returns[0].index;
@@ -418,6 +419,8 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
     for (Pending& pending : stored) {
       Object* object = machine_.Accept(owner, pending.id, false, execution.references);
       call.dependencies[pending.argument].object = object;
+      // A copy from another node is counted otherwise.
+      if (!runtime_.IsElsewhere(pending.location) && owner.MustBeRegistered(pending.id)) orphans.push_back(pending.id);
       if (!object || !runtime_.in_cluster_ || !runtime_.IsElsewhere(pending.location)) continue;
       auto found = runtime_.fetches_.find(pending.location);
       if (found == runtime_.fetches_.end()) continue;  // MapStored will wait for it
@@ -437,10 +440,20 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   }
   bool lost = false;
   if (!impossible.empty()) stored.clear();
+  for (ObjectId id : orphans) runtime_.HoldOrphan(id);
   for (Pending& pending : stored) {
     TaskArgument& argument = call.dependencies[pending.argument];
     Result<const uint8_t*> data = runtime_.MapStored(pending.location);
     while (!data && data.error().kind == ErrorKind::kTimeout) data = runtime_.MapStored(pending.location);
+    if (!data && std::find(orphans.begin(), orphans.end(), pending.id) != orphans.end()) {
+      // Freed before we could register, and nobody can make it again.
+      {
+        std::lock_guard lock(runtime_.mutex_);
+        impossible = runtime_.owner_->WhyOrphaned(pending.id);
+      }
+      all_gone = false;
+      break;
+    }
     if (!data || !argument.object) {
       lost = true;
       break;

@@ -363,6 +363,7 @@ enum class ActionKind : uint8_t {
   kCancelRunning,  // tell process, which runs task `id.index` of ours; number: 1 force, 2 recursive
   kBring,          // a copy of object, which lies at location; answer with Brought or NotBrought, now or later
   kLetGo,          // of the copy of what lies at location; object names the record, which may be gone
+  kEndHold,        // tell the daemon that this process no longer has id, whose owner is dead
   kRunAgain,       // task, to make results again that were lost: nothing to do but to note it
 };
 
@@ -496,6 +497,15 @@ class Owner {
   // What to say of an object of ours that is lost and cannot be made again; a system error.
   std::string WhyNotAgain(const Object* object, std::string_view how_lost);
   static std::string HowLost(const Location& where);
+  // ---- objects of dead owners, whose references only the daemon can count (object_store/orphan_table.h)
+  // What of them this process has; kEndHold follows for each. The daemon believes it, so whatever else comes of this
+  // owner's is registered before it is looked at.
+  std::vector<uint64_t> HeldOf(ProcessId owner);
+  bool MustBeRegistered(ObjectId id) const;
+  void Registered(ObjectId id) { held_of_dead_[id.owner].insert(id.index); }
+  std::string WhyOrphaned(ObjectId id) const;  // a system error
+  // Results of ours that a dead worker has left: those that no reply has told of are freed.
+  void ResultsLeft(const std::vector<SealedObject>& results, Actions& out);
   // The copy came otherwise, before anybody asked: with a task that takes the object.
   void CameWithTask(Object* object, const Location& of, const Location& place);
   void Tick(int64_t now_ns, Actions& out);  // returns idle leases, withdraws wishes
@@ -685,6 +695,7 @@ class Owner {
   void Bring(Object* object, Actions& out);
   void SendTo(Object* object, ProcessId asker, Actions& out);
   void Free(Object* object, Actions& out);
+  void EndHold(ObjectId id, Actions& out);
   void ExplainQueued(const Task& task, ObjectFact& fact) const;
   void ExplainActor(const Actor& actor, ObjectFact& fact) const;
   void Settle(Actions& out);  // ends every event: announces what was resolved, pumps what may run
@@ -711,6 +722,7 @@ class Owner {
   std::unordered_map<LeaseId, int32_t> lease_workers_;
   std::unordered_map<ProcessId, std::string> dead_;  // and how
   std::set<NodeNumber> dead_nodes_;
+  std::unordered_map<ProcessId, std::set<uint64_t>> held_of_dead_;  // as the daemon knows, by owner
   int64_t now_ns_ = 0;
   bool submitter_waits_ = true;
   uint64_t pushes_ = 0;

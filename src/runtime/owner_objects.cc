@@ -87,6 +87,7 @@ void Owner::Free(Object* object, Actions& out) {
       out.push_back({.kind = ActionKind::kGiveBack, .process = self_, .number = object->mentions, .id = object->id});
     }
     borrowed_.erase(object->id);
+    if (!held_of_dead_.empty()) EndHold(object->id, out);
   } else {
     if (!object->resolved() && (!object->dropped || object->producer)) return;
     bool only_by_itself = object->actor && object->actor->worker >= 0 && object->borrowers &&
@@ -112,6 +113,44 @@ void Owner::Free(Object* object, Actions& out) {
     for (Object* inner : *object->contained) Unhold(inner, out);
   }
   objects_.Delete(object);
+}
+
+void Owner::EndHold(ObjectId id, Actions& out) {
+  auto held = held_of_dead_.find(id.owner);
+  if (held == held_of_dead_.end() || held->second.erase(id.index) == 0) return;
+  if (held->second.empty() && IsDead(id.owner)) held_of_dead_.erase(held);
+  out.push_back({.kind = ActionKind::kEndHold, .id = id});
+}
+
+std::vector<uint64_t> Owner::HeldOf(ProcessId owner) {
+  std::set<uint64_t> held;
+  for (const auto& [id, object] : borrowed_) {
+    if (id.owner == owner) held.insert(id.index);
+  }
+  std::vector<uint64_t> indexes(held.begin(), held.end());
+  // A process that was started after that death has not heard of it.
+  if (!held.empty() || !IsDead(owner)) held_of_dead_[owner] = std::move(held);
+  return indexes;
+}
+
+bool Owner::MustBeRegistered(ObjectId id) const {
+  auto held = held_of_dead_.find(id.owner);
+  if (held != held_of_dead_.end()) return !held->second.contains(id.index);
+  return IsDead(id.owner);
+}
+
+std::string Owner::WhyOrphaned(ObjectId id) const {
+  auto dead = dead_.find(id.owner);
+  return OwnerDied(dead != dead_.end() ? dead->second : "has ended");
+}
+
+void Owner::ResultsLeft(const std::vector<SealedObject>& results, Actions& out) {
+  for (const SealedObject& result : results) {
+    const Object* object = result.object.owner == self_ ? Find(result.object) : nullptr;
+    if (object && object->value.kind() == ValueKind::kStored && object->value.location() == result.location) continue;
+    // Through the daemon, as the writer is dead.
+    out.push_back({.kind = ActionKind::kFreeStored, .number = 1, .id = result.object, .location = result.location});
+  }
 }
 
 void Owner::Want(Object* object, Actions& out) {

@@ -581,6 +581,59 @@ TEST(Owner, ABorrowedArgumentIsFetchedAndItsOwnersDeathFailsTheTask) {
   EXPECT_EQ(t.Actions(), "");  // nobody to give it back to
 }
 
+TEST(Owner, SaysWhatItHasOfADeadOwnerAndWhenItLetsGo) {
+  Transcript t;
+  Object* five = t.owner.Receive({kThird, 5}, 1);
+  Object* six = t.owner.Receive({kThird, 6}, 1);
+  Object* others = t.owner.Receive({kOther, 7}, 1);
+  EXPECT_FALSE(t.owner.MustBeRegistered({kThird, 5}));
+  t.owner.ProcessDied(kThird, "was killed", t.now, t.actions);
+  t.Drop(six);
+  EXPECT_EQ(t.Actions(), "") << "nobody has asked";
+  EXPECT_EQ(t.owner.HeldOf(kThird), std::vector<uint64_t>{5});
+  EXPECT_FALSE(t.owner.MustBeRegistered({kThird, 5}));
+  EXPECT_TRUE(t.owner.MustBeRegistered({kThird, 6}));
+  EXPECT_FALSE(t.owner.MustBeRegistered({kOther, 7}));
+  // One that is received later is the daemon's business only once it was registered.
+  six = t.owner.Receive({kThird, 6}, 0);
+  t.Drop(six);
+  EXPECT_EQ(t.Actions(), "");
+  six = t.owner.Receive({kThird, 6}, 0);
+  t.owner.Registered({kThird, 6});
+  EXPECT_FALSE(t.owner.MustBeRegistered({kThird, 6}));
+  t.Drop(six);
+  EXPECT_EQ(t.Actions(), "end hold of 6 of 4");
+  t.Drop(five);
+  EXPECT_EQ(t.Actions(), "end hold of 5 of 4");
+  EXPECT_TRUE(t.owner.MustBeRegistered({kThird, 5}));
+  t.Drop(others);
+}
+
+TEST(Owner, OneThatIsAskedMayNotHaveHeardOfTheDeath) {
+  Transcript t;
+  EXPECT_EQ(t.owner.HeldOf(kThird), std::vector<uint64_t>{});
+  EXPECT_TRUE(t.owner.MustBeRegistered({kThird, 5}));
+  EXPECT_EQ(t.owner.WhyOrphaned({kThird, 5}).find("OwnerDiedError\nthe process that owned the object has ended; "), 0u);
+}
+
+TEST(Owner, FreesWhatADeadWorkerHasLeftAndNeverReplied) {
+  Transcript t;
+  const Location told{{kWorker.value}, 640, 100'000, 1}, untold{{kWorker.value}, 6400, 100'000, 2};
+  Object* a = t.Submit("a");
+  Object* b = t.Submit("b");
+  const ObjectId id = a->id, pending = b->id;
+  t.Grant(kWorker, 7);
+  t.Actions();
+  ReplyStored(t, kWorker, "a", told);
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  t.Actions();
+  t.owner.ResultsLeft({{id, told}, {pending, untold}, {{kSelf, 12345}, untold}}, t.actions);
+  EXPECT_EQ(t.Actions(), "free at 6400 everywhere; free at 6400 everywhere");
+  t.Drop(a);
+  EXPECT_EQ(t.Actions(), "free at 640");
+  t.Drop(b);
+}
+
 TEST(Owner, AValueThatComesTooLateGivesBackWhatItContains) {
   Transcript t;
   Object* borrowed = t.owner.Receive({kThird, 5}, 1);

@@ -145,6 +145,10 @@ class Transcript {
         case ActionKind::kLetGo:
           text.append("let go of ").append(std::to_string(action.location.offset));
           break;
+        case ActionKind::kEndHold:
+          text.append("end hold of ").append(std::to_string(action.id.index));
+          text.append(" of ").append(process(action.id.owner));
+          break;
         case ActionKind::kMention:
           text.append("mention ").append(process(action.process)).append(" to ").append(process(action.id.owner));
           break;

@@ -319,7 +319,8 @@ Result<StoreRoom> Runtime::Allocate(uint64_t size, ObjectId id, Populate populat
   lock.unlock();
   for (;;) {
     uint64_t missing = 0;
-    auto allocation = writer_.Allocate(id ? id : ObjectId{self(), ~0ull}, size, populate, &missing);
+    // What an object that is put will be called is known when it is sealed; the body of a function is none.
+    auto allocation = writer_.Allocate(id ? id : ObjectId{self(), kForSession}, size, populate, &missing);
     if (allocation) return StoreRoom{allocation->data, allocation->location, *allocation};
     if (allocation.error().kind != ErrorKind::kFull || missing == 0) return allocation.error();
     lock.lock();
@@ -334,9 +335,9 @@ Result<StoreRoom> Runtime::Allocate(uint64_t size, ObjectId id, Populate populat
 void Runtime::Abandon(const StoreRoom& room) { writer_.Abort(room.location); }
 
 Object* Runtime::PutStored(const StoreRoom& room, std::span<Object* const> contained) {
-  writer_.Seal(room.location);
   std::unique_lock lock(mutex_);
   Object* object = owner_->NewOwned();
+  writer_.Seal(room.location, object->id.index);
   owner_->Resolve(object, ValueKind::kStored, {}, room.location, {contained.begin(), contained.end()}, actions_);
   Perform();
   NotifyPeers(lock);
@@ -368,6 +369,19 @@ Object* Runtime::FindLocked(ObjectId id) {
     Route(id.owner, {.kind = PeerMessageKind::kMention, .id = id, .process = self(), .count = 1});
   }
   return object;
+}
+
+void Runtime::HoldOrphan(ObjectId id) {
+  std::unique_lock lock(mutex_);
+  if (!owner_->MustBeRegistered(id)) return;
+  const uint64_t request = next_question_++;
+  owner_->Registered(id);
+  Send(core::HoldOrphan{.request = request, .object = id});
+  WaitOutcome outcome;
+  do {
+    outcome = WaitUntil(lock, -1, false, [&] { return orphans_held_.contains(request); });
+  } while (outcome == WaitOutcome::kInterrupted);
+  orphans_held_.erase(request);
 }
 
 void Runtime::DropReference(Object* object) {

@@ -228,6 +228,9 @@ class Runtime {
   void FindReferences(std::span<const ObjectId> ids, Object** found);
   static void AddReference(Object* object) { object->local_references.fetch_add(1, std::memory_order_relaxed); }
   void DropReference(Object* object);
+  // Before the bytes of an object are looked at whose owner is dead (Owner::MustBeRegistered), and which this process
+  // was given as an argument: the daemon counts us among its holders. Waits for the daemon.
+  void HoldOrphan(ObjectId id);
 
   // Waits until at least `wanted` of the objects are ready (Object::ready). deadline_ns 0: looks once; negative: no
   // deadline. Without a report, it waits also for what can never come, and says nothing.
@@ -287,9 +290,9 @@ class Runtime {
   struct Peer {
     ProcessId process;
     PeerChannel channel;
-    bool dead = false;
-    std::vector<bool> defined;  // by template number: sent on this channel
-    LeaseId told_lease;         // the worker knows what the lease holds
+    std::atomic<bool> dead{false};  // written with the lock
+    std::vector<bool> defined;      // by template number: sent on this channel
+    LeaseId told_lease;             // the worker knows what the lease holds
     bool told_actor = false;
     bool to_notify = false;  // is in to_notify_
     int64_t lost_at_ns = 0;  // its stream was seen to have ended; 0: it was not
@@ -356,6 +359,8 @@ class Runtime {
   Object* FindLocked(ObjectId id);
   void Handle(Message message, std::vector<UniqueFd> fds);
   std::string ReportState(uint32_t limit);  // for an observer
+  void FindOrphans(ProcessId dead);
+  void AnswerHeld(ProcessId owner);
   void NumberPeer(Peer* peer);
   void AddPeer(std::unique_ptr<Peer> peer, bool first_side);
   void HandlePeerMessages(ProcessId from, std::string_view payload);
@@ -487,6 +492,7 @@ class Runtime {
   std::unordered_map<uint64_t, ActorAnswer> actor_answers_;
   std::unordered_map<uint64_t, ActorList> actor_lists_;
   std::unordered_map<uint64_t, LibraryAnswer> library_answers_;
+  std::set<uint64_t> orphans_held_;                 // questions that were answered
   std::set<std::string> shared_libraries_;          // by the identity of the library: the daemon knows of it
   std::unordered_map<uint64_t, Object*> given_up_;  // questions, with the handle that was to be created
   struct Entrusting {

@@ -183,6 +183,15 @@ void Runtime::Perform() {
           has_outgoing_.store(true, std::memory_order_relaxed);
         }
         break;
+      case ActionKind::kEndHold: {
+        auto* last = outbox_.empty() ? nullptr : std::get_if<HoldsEnded>(&outbox_.back().first);
+        if (last && last->owner == action.id.owner && last->indexes.size() < kMaxOrphansListed) {
+          last->indexes.push_back(action.id.index);
+        } else {
+          Send(HoldsEnded{.owner = action.id.owner, .indexes = {action.id.index}});
+        }
+        break;
+      }
       case ActionKind::kMention:
         Route(action.id.owner,
               {.kind = PeerMessageKind::kMention, .id = action.id, .process = action.process, .count = action.number});

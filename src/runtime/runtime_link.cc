@@ -2,6 +2,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "base/clock.h"
 #include "os/futex.h"
 #include "runtime/executor.h"
@@ -154,6 +156,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     if (m->pid != 0) how = "(pid " + std::to_string(m->pid) + ") " + how;
     owner_->ProcessDied(m->process, how, CoarseNowNs(), actions_);
     AbandonInquiries();
+    FindOrphans(m->process);
   } else if (auto* m = std::get_if<SegmentOpened>(&message)) {
     uint8_t& state = segment_states_[m->segment];
     if (fds.size() == 1 && reader_.Open(m->segment, std::move(fds[0])).ok()) {
@@ -185,6 +188,13 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<ObjectsFreed>(&message)) {
     for (const Location& location : m->locations) writer_.Free(location);
     if (background_idle_) doorbell_->WakeBackground();
+  } else if (auto* m = std::get_if<AskHeld>(&message)) {
+    AnswerHeld(m->owner);
+  } else if (auto* m = std::get_if<OrphanHeld>(&message)) {
+    orphans_held_.insert(m->request);
+  } else if (auto* m = std::get_if<ResultsLeft>(&message)) {
+    // After the writer's death, so all that it had replied was taken.
+    owner_->ResultsLeft(m->objects, actions_);
   } else if (auto* m = std::get_if<WorkerOutput>(&message)) {
     Raise({.kind = RuntimeEvent::kOutput,
            .pid = m->pid,
@@ -202,6 +212,34 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
       Fail(m->why.empty() ? "the node daemon ended the session" : m->why);
     }
   }
+}
+
+// What this process has written for a dead one, or for all of a node, nobody may be left to free. A result that is just
+// being written is not among it: whoever seals it looks whether its owner lives after that (Executor::Reply).
+void Runtime::FindOrphans(ProcessId dead) {
+  if (!writer_.created()) return;
+  const bool is_node = dead == DaemonOf(NodeOf(dead));
+  auto orphans = writer_.TakeObjectsOf(
+      [&](ProcessId owner) { return owner == dead || (is_node && NodeOf(owner) == NodeOf(dead)); });
+  for (size_t at = 0; at < orphans.size(); at += kMaxOrphansListed) {
+    const size_t end = std::min(orphans.size(), at + kMaxOrphansListed);
+    Send(OrphansFound{
+        .objects = {orphans.begin() + static_cast<ptrdiff_t>(at), orphans.begin() + static_cast<ptrdiff_t>(end)}});
+  }
+}
+
+void Runtime::AnswerHeld(ProcessId owner) {
+  DrainDrops();
+  Perform();
+  const std::vector<uint64_t> held = owner_->HeldOf(owner);
+  size_t at = 0;
+  do {
+    const size_t end = std::min(held.size(), at + kMaxOrphansListed);
+    Send(HeldObjects{.owner = owner,
+                     .indexes = {held.begin() + static_cast<ptrdiff_t>(at), held.begin() + static_cast<ptrdiff_t>(end)},
+                     .more = static_cast<uint8_t>(end < held.size() ? 1 : 0)});
+    at = end;
+  } while (at < held.size());
 }
 
 // The owner numbers workers as it meets them; it need not meet the worker of an actor that it has let go.

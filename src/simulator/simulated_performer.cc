@@ -221,6 +221,7 @@ void SimulatedProcess::Perform() {
         break;
       case ActionKind::kBring:  // never: all simulated processes are on one node
       case ActionKind::kLetGo:
+      case ActionKind::kEndHold:  // never: no simulated daemon asks
       case ActionKind::kAskAgain:
       case ActionKind::kRunAgain:
         break;

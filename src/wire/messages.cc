@@ -246,6 +246,34 @@ template <class V>
 void Fields(V& v, LibraryAnswer& m) {
   v(m.request, m.paths, m.error);
 }
+template <class V>
+void Fields(V& v, OrphansFound& m) {
+  v(m.objects);
+}
+template <class V>
+void Fields(V& v, HeldObjects& m) {
+  v(m.owner, m.indexes, m.more);
+}
+template <class V>
+void Fields(V& v, HoldsEnded& m) {
+  v(m.owner, m.indexes);
+}
+template <class V>
+void Fields(V& v, HoldOrphan& m) {
+  v(m.request, m.object);
+}
+template <class V>
+void Fields(V& v, AskHeld& m) {
+  v(m.owner);
+}
+template <class V>
+void Fields(V& v, OrphanHeld& m) {
+  v(m.request);
+}
+template <class V>
+void Fields(V& v, ResultsLeft& m) {
+  v(m.objects);
+}
 
 std::string Encode(const Message& message) { return EncodeVariant(message); }
 Message Decode(std::string_view bytes) { return DecodeVariant<Message>(bytes); }

@@ -173,6 +173,25 @@ struct ReleaseObject {  // no longer wanted, or no longer used
   uint64_t request = 0;
 };
 
+// Objects whose owner is dead (object_store/orphan_table.h). No message has more than this many of them.
+inline constexpr size_t kMaxOrphansListed = 16384;
+struct OrphansFound {  // in the sender's segment
+  std::vector<SealedObject> objects;
+};
+struct HeldObjects {  // the answer to AskHeld: what of that owner's the sender has references to or views of
+  ProcessId owner;
+  std::vector<uint64_t> indexes;
+  uint8_t more = 0;  // 1: the next message goes on
+};
+struct HoldsEnded {  // of what was in the answer, or registered: no longer
+  ProcessId owner;
+  std::vector<uint64_t> indexes;
+};
+struct HoldOrphan {  // the sender was given it after its answer; answered by OrphanHeld, and then it may look at it
+  uint64_t request = 0;
+  ObjectId object;
+};
+
 // ---- from the daemon to a process -------------------------------------------------------------------------------
 
 struct Welcome {  // with two descriptors: the process's own doorbell page, and its event log if events are kept
@@ -361,6 +380,16 @@ struct StateReport {  // from a process, and on to the observer
   std::string report;  // wire/state_report.h
 };
 
+struct AskHeld {  // its owner is dead: what of it do you have? answered by HeldObjects
+  ProcessId owner;
+};
+struct OrphanHeld {
+  uint64_t request = 0;
+};
+struct ResultsLeft {  // yours, in the segment of a process that has died: free what you have never heard of
+  std::vector<SealedObject> objects;
+};
+
 struct ChannelLost {  // to a worker on another node: the stream has ended, and nobody has said that the worker is dead
   ProcessId worker;
 };
@@ -392,7 +421,7 @@ using Message =
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
                  ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
                  ObjectUnfetchable, EntrustActor, NodeListed, ChannelLost, ShareLibrary, FindLibrary, LibraryAnswer,
-                 Unblocked>;
+                 Unblocked, OrphansFound, HeldObjects, HoldsEnded, HoldOrphan, AskHeld, OrphanHeld, ResultsLeft>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -211,6 +211,18 @@ void Fields(V& v, ProgramReplaced& m) {
   v(m.request, m.why);
 }
 template <class V>
+void Fields(V& v, HeldAsked& m) {
+  v(m.owner);
+}
+template <class V>
+void Fields(V& v, HeldTold& m) {
+  v(m.owner, m.indexes, m.more);
+}
+template <class V>
+void Fields(V& v, HoldsOver& m) {
+  v(m.owner, m.indexes);
+}
+template <class V>
 void Fields(V& v, FlowTaken& m) {
   v(m.through);
 }

@@ -326,6 +326,20 @@ struct ProgramReplaced {  // another build lies at its path by now
   std::string why;
 };
 
+// ---- objects of dead owners (object_store/orphan_table.h)
+struct HeldAsked {  // some lie on the sender's node: what of this owner's do your processes have?
+  ProcessId owner;
+};
+struct HeldTold {
+  ProcessId owner;
+  std::vector<uint64_t> indexes;
+  uint8_t more = 0;  // 1: the next message goes on
+};
+struct HoldsOver {  // of what was told: no longer
+  ProcessId owner;
+  std::vector<uint64_t> indexes;
+};
+
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
                  NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
@@ -334,7 +348,7 @@ using NodeMessage =
                  ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
                  NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold, FlowTaken,
                  ChunksCut, ProgramPieceWanted, ProgramPiece, ProgramDenied, ChannelBroken, JoinLater, NodeUnreachable,
-                 NodeReachable, ProgramReplaced>;
+                 NodeReachable, ProgramReplaced, HeldAsked, HeldTold, HoldsOver>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);

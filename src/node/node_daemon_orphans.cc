@@ -1,0 +1,140 @@
+// NodeDaemon: objects of dead owners. Finds them, asks who has references to them, and frees them when nobody has.
+//
+// What if a process dies here, step by step in the life of a stored object:
+//
+//   allocated, not sealed      The writer dies: the entry was never visible, and its range goes when the daemon reads
+//   the
+//                              index (SegmentKeeper::WriterDied). The owner dies: the writer sees that after it has
+//                              sealed the object, and frees it (Executor::Reply).
+//   sealed, reply not sent     The writer dies: the owner is sent ResultsLeft, does not know the place, and frees it.
+//                              The owner dies: the writer finds the object (OrphansFound), and nobody holds it.
+//   reply sent, not taken      The writer dies: the owner takes the reply when it handles ProcessDied, which comes
+//   before
+//                              ResultsLeft, and keeps the object. The owner dies: as above.
+//   taken                      The writer dies: nothing happens until the owner frees the object. The owner dies: the
+//                              borrowers say that they hold it (HeldObjects), and later let go of it (HoldsEnded) or
+//                              die.
+//   passed on by a borrower    The owner is dead, and the borrower may die too: the receiver registers (HoldOrphan)
+//                              before it looks. When the daemon has answered, either the object exists and stays, or it
+//                              was freed before, which the receiver sees by the generation in its entry.
+//   being freed                The writer dies before it handles ObjectsFreed: the daemon finds the entry in its
+//   segment
+//                              and frees it there. Freeing twice is harmless, because a place has a generation.
+//
+// If the writer and the owner both die, the daemon handles one death first; at the second the object is an orphan.
+#include <algorithm>
+
+#include "base/clock.h"
+#include "node/node_daemon.h"
+
+namespace weft::core {
+namespace {
+
+// As many messages as it takes.
+template <class T, class F>
+void InParts(const std::vector<T>& list, F send) {
+  for (size_t at = 0; at == 0 || at < list.size(); at += kMaxOrphansListed) {
+    const size_t end = std::min(list.size(), at + kMaxOrphansListed);
+    send({list.begin() + static_cast<ptrdiff_t>(at), list.begin() + static_cast<ptrdiff_t>(end)}, end < list.size());
+  }
+}
+
+}  // namespace
+
+void NodeDaemon::FindOrphans(std::vector<SealedObject> objects) {
+  if (objects.empty()) return;
+  if (cluster_) {
+    for (const auto& [node, description] : cluster_->nodes()) {
+      if (node != cluster_->self()) orphans_.Handle(OrphanTable::HolderJoined{DaemonOf(node)}, orphan_actions_);
+    }
+  }
+  orphans_.Handle(OrphanTable::Found{std::move(objects)}, orphan_actions_);
+}
+
+void NodeDaemon::FindOrphansOf(ProcessId dead, const std::vector<SealedObject>& written) {
+  orphans_.Handle(OrphanTable::HolderLeft{dead}, orphan_actions_);
+  std::vector<SealedObject> orphans = segments_.ObjectsOf(dead);
+  std::map<ProcessId, std::vector<SealedObject>> of_the_living;
+  for (const SealedObject& object : written) {
+    const ProcessId owner = object.object.owner;
+    if (owner == dead || NodeOf(owner) == kClusterNode) continue;
+    HasDied(owner) ? orphans.push_back(object) : of_the_living[owner].push_back(object);
+  }
+  FindOrphans(std::move(orphans));
+  // ProcessDied was sent to them before, so they have taken all that the dead had replied.
+  for (const auto& [owner, objects] : of_the_living) {
+    InParts(objects, [&, to = owner](std::vector<SealedObject> part, bool) {
+      const ResultsLeft left{std::move(part)};
+      IsElsewhere(to) ? SendElsewhere(to, left) : TellProcess(to, left);
+    });
+  }
+}
+
+void NodeDaemon::ForgetSegment(SegmentId segment) {
+  const uint64_t freed = segments_.Forget(segment);
+  orphans_.Handle(OrphanTable::SegmentForgotten{segment}, orphan_actions_);
+  if (exchange_) exchange_->SegmentChanged(segment);
+  if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
+}
+
+// ---- what processes say -------------------------------------------------------------------------------------------
+
+void NodeDaemon::Handle(Process& process, OrphansFound& message) {
+  // It may speak of its own segment only, and what has an owner that lives is left to that one.
+  std::erase_if(message.objects, [&](const SealedObject& object) {
+    return object.location.segment.value != process.id.value || !HasDied(object.object.owner);
+  });
+  FindOrphans(std::move(message.objects));
+}
+
+void NodeDaemon::Handle(Process& process, HeldObjects& message) {
+  orphans_.Handle(OrphanTable::Answered{process.id, message.owner, std::move(message.indexes), message.more != 0},
+                  orphan_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, HoldsEnded& message) {
+  orphans_.Handle(OrphanTable::HoldsEnded{process.id, message.owner, std::move(message.indexes)}, orphan_actions_);
+}
+
+void NodeDaemon::Handle(Process& process, HoldOrphan& message) {
+  orphans_.Handle(OrphanTable::HoldBegan{process.id, message.object}, orphan_actions_);
+  Send(process, OrphanHeld{message.request});
+}
+
+// ---- what other nodes say -----------------------------------------------------------------------------------------
+
+void NodeDaemon::HandleNode(NodeNumber from, HeldAsked& message) {
+  orphans_.Handle(OrphanTable::NodeAsked{DaemonOf(from), message.owner}, orphan_actions_);
+}
+
+void NodeDaemon::HandleNode(NodeNumber from, HeldTold& message) {
+  orphans_.Handle(OrphanTable::Answered{DaemonOf(from), message.owner, std::move(message.indexes), message.more != 0},
+                  orphan_actions_);
+}
+
+void NodeDaemon::HandleNode(NodeNumber from, HoldsOver& message) {
+  orphans_.Handle(OrphanTable::HoldsEnded{DaemonOf(from), message.owner, std::move(message.indexes)}, orphan_actions_);
+}
+
+// ---- what follows -------------------------------------------------------------------------------------------------
+
+void NodeDaemon::Perform(const OrphanTable::Ask& action) {
+  if (IsElsewhere(action.holder)) return cluster_->Send(NodeOf(action.holder), HeldAsked{action.owner});
+  TellProcess(action.holder, AskHeld{action.owner});  // one that is closing answers with its death
+}
+
+void NodeDaemon::Perform(const OrphanTable::Free& action) { FreeHere(action.locations, nullptr); }
+
+void NodeDaemon::Perform(const OrphanTable::AnswerNode& action) {
+  InParts(action.indexes, [&](std::vector<uint64_t> part, bool more) {
+    cluster_->Send(NodeOf(action.node), HeldTold{action.owner, std::move(part), static_cast<uint8_t>(more ? 1 : 0)});
+  });
+}
+
+void NodeDaemon::Perform(const OrphanTable::TellNodeEnded& action) {
+  InParts(action.indexes, [&](std::vector<uint64_t> part, bool) {
+    cluster_->Send(NodeOf(action.node), HoldsOver{action.owner, std::move(part)});
+  });
+}
+
+}  // namespace weft::core
