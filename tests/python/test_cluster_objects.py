@@ -415,6 +415,112 @@ def test_a_program_that_is_killed_leaves_nothing_on_any_node(pair):
     assert pair.output_of(indented("    print(len(weft.get(make.remote(1_000_000))))")) == "1000000\n"
 
 
+OWNERS = """
+    @weft.remote(num_cpus=0)
+    class Owner:
+        def lend(self, size):
+            self.mine = [weft.put(b"l" * size)]
+            return self.mine
+
+        def call(self, other, size):
+            self.mine = [other.make.remote(size)]
+            weft.wait(self.mine)
+
+        def make(self, size):
+            return b"m" * size
+
+        def pid(self):
+            return os.getpid()
+
+    There = Owner.options(resources={"lamp": 1})
+
+    def end(actor):
+        os.kill(weft.get(actor.pid.remote()), 9)
+        try:
+            weft.get(actor.pid.remote(), timeout=20)
+        except weft.ActorDiedError:
+            pass
+"""
+
+
+def test_what_dead_owners_had_is_freed_on_every_node(pair, tmp_path):
+    """Put by them, or made for them on the other node."""
+    program = pair.program(
+        indented(
+            OWNERS
+            + f"""
+    here, there = Owner.remote(), There.remote()
+    for caller, maker in ((Owner.remote(), there), (There.remote(), here)):
+        weft.get(caller.call.remote(maker, 20_000_000))
+        weft.get(caller.lend.remote(10_000_000))
+        weft.get(caller.call.remote(maker, 20_000_000))
+        end(caller)
+    print("ended", flush=True)
+    until({str(tmp_path / "end")!r})
+    """
+        )
+    )
+    try:
+        assert program.stdout.readline() == "ended\n"
+        until(lambda: all(beyond(pid) < 100_000 for pid in pair.pids))
+        (tmp_path / "end").touch()
+        out, err = program.communicate(timeout=SECONDS)
+        assert not err, err
+    finally:
+        program.kill()
+
+
+def test_a_reference_on_another_node_keeps_what_a_dead_owner_had(pair, tmp_path):
+    program = pair.program(
+        indented(
+            OWNERS
+            + f"""
+    owner = There.remote()
+    (kept,) = weft.get(owner.lend.remote(20_000_000))
+    weft.wait([kept], fetch_local=False)
+    end(owner)
+    print("ended", flush=True)
+    until({str(tmp_path / "get")!r})
+    print(look_at(weft.get(kept)), flush=True)
+    del kept
+    until({str(tmp_path / "end")!r})
+    """
+        )
+    )
+    there = pair.pids[1]
+    try:
+        assert program.stdout.readline() == "ended\n"
+        until(lambda: 20_000_000 <= beyond(there) < 21_000_000)
+        (tmp_path / "get").touch()
+        assert program.stdout.readline() == "(20000000, b'l', b'l')\n"
+        until(lambda: all(beyond(pid) < 100_000 for pid in pair.pids))
+        (tmp_path / "end").touch()
+        out, err = program.communicate(timeout=SECONDS)
+        assert not err, err
+    finally:
+        program.kill()
+
+
+def test_what_a_detached_actor_made_for_a_program_that_has_ended_is_freed(pair):
+    text = indented(
+        OWNERS
+        + """
+    maker = There.options(name="maker", lifetime="detached", get_if_exists=True).remote()
+    made = maker.make.remote(20_000_000)
+    weft.wait([made])
+    print("has", flush=True)
+    time.sleep(600)
+    """
+    )
+    for _ in range(2):
+        program = pair.program(text)
+        assert program.stdout.readline() == "has\n"
+        program.kill()
+        program.communicate()
+    until(lambda: all(beyond(pid) < 100_000 for pid in pair.pids))
+    assert pair.children()  # the actor is there
+
+
 def test_a_worker_that_is_killed_while_it_fetches(pair):
     assert pair.output_of(
         indented("""
