@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import signal
+
 import pytest
 import weft
 
@@ -28,6 +30,14 @@ def no_session():
     weft.shutdown()
     yield
     weft.shutdown()
+
+
+@pytest.fixture
+def ctrl_c():
+    """SIGINT interrupts this process and those that it starts, also if the tests were started without (nohup)."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

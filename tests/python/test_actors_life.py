@@ -690,7 +690,7 @@ def test_a_detached_actor_is_restarted_after_the_worker_that_made_it_died(large)
 
 
 @pytest.mark.parametrize("question", ["create", "lookup", "list"])
-def test_ctrl_c_while_the_daemon_is_asked(no_session, question):
+def test_ctrl_c_while_the_daemon_is_asked(no_session, ctrl_c, question):
     """The daemon is stopped, so no answer comes; the signal is handled nevertheless, and the session goes on."""
     weft.init(num_cpus=1)
 

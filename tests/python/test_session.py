@@ -329,7 +329,7 @@ def test_driver_killed():
 
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["driver", "whole group"])
-def test_ctrl_c_in_get(to_all):
+def test_ctrl_c_in_get(ctrl_c, to_all):
     driver = Driver(
         RUNNING
         + """
@@ -360,7 +360,7 @@ except KeyboardInterrupt:
     driver.expect_nothing_left(5)
 
 
-def test_ctrl_c_in_wait_can_be_survived():
+def test_ctrl_c_in_wait_can_be_survived(ctrl_c):
     run_driver(
         """
         import os, signal, threading, time, weft
