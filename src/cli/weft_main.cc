@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/close_range.h>
+#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -61,6 +62,10 @@ int RunNode() {
   // Out of the driver's terminal session: a Ctrl-C there is the driver's to answer.
   ::setsid();
   ::prctl(PR_SET_NAME, "weft-node");
+  // When the driver has ended we see the end of its socket, unless we stand still: then the kernel wakes us. Not
+  // SIGKILL: it would come also when only the thread that called init ends, and nobody would end what our workers have
+  // started.
+  ::prctl(PR_SET_PDEATHSIG, SIGCONT);
   // The driver's input and output are not ours to hold open; errors are told on its standard error.
   int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   if (null >= 0) {

@@ -165,6 +165,7 @@ void Runtime::Stop() {
     }
     stopped_.store(true, std::memory_order_release);
   }
+  if (daemon_pid_ > 0) ::kill(daemon_pid_, SIGCONT);  // if it stands still: it is to end the session, in order
   if (running) {
     Flush();
     Bump();
