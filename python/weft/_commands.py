@@ -95,35 +95,48 @@ def _number(text: str, what: str) -> int:
 
 
 def _choose_session(options: dict):
-    from ._observe import sessions
+    from ._observe import observe_all, sessions
 
-    found = sessions()
     wanted = options.get("--session")
-    if not wanted:
+    if wanted:
+        return _session_of(_number(wanted[-1], "--session"))
+    found = sessions()
+    if len(found) <= 1:
         if not found:
             raise _Failure(_NOTHING)
-        if len(found) > 1:
-            others = ", ".join(str(session.pid) for session in found[:-1])
-            print(
-                f"weft: several sessions run; this is the newest, {found[-1].pid} (others: {others})", file=sys.stderr
-            )
-        return found[-1]
-    pid = _number(wanted[-1], "--session")
-    for session in found:
-        if pid in (session.pid, _driver_of(session)):
+        return found[0]
+    answers, silent = observe_all()
+    for why in silent.values():
+        print(f"weft: {why}", file=sys.stderr)
+    if not answers:
+        raise _Failure("no session of yours answers" if silent else _NOTHING)
+    *others, chosen = answers
+    if others:
+        listed = ", ".join(str(session.pid) for session in others)
+        print(f"weft: several sessions run; this is the newest, {chosen.pid} (others: {listed})", file=sys.stderr)
+    return chosen
+
+
+def _session_of(pid: int):
+    """The session with this node daemon, or with this driver: only then the others are asked."""
+    from ._observe import observe_all, sessions
+
+    users = {os.geteuid()}
+    if users == {0}:
+        try:
+            users.add(os.stat(f"/proc/{pid}").st_uid)
+        except OSError:
+            pass
+    for user in users:
+        for session in sessions(user):
+            if session.pid == pid:
+                return session
+    answers, silent = observe_all()
+    for session, seen in answers.items():
+        if seen["node"] and seen["node"]["driver_pid"] == pid:
             return session
-    raise _Failure(f"no session of yours has the node daemon or driver {pid}; `weft status` lists them")
-
-
-def _driver_of(session) -> int:
-    from ._observe import observe
-    from .exceptions import WeftError
-
-    try:
-        node = observe(0, session)["node"]
-    except WeftError:
-        return 0
-    return node["driver_pid"] if node else 0
+    missing = "".join(f"; {why}" for why in silent.values())
+    raise _Failure(f"no session of yours has the node daemon or driver {pid}; `weft status` lists them{missing}")
 
 
 def _asked(function, *arguments, **options):
@@ -243,26 +256,25 @@ def _counts(counts: dict) -> str:
 
 def _status(arguments: list) -> int:
     from . import state
-    from ._observe import sessions
+    from ._observe import NODES, observe_all
 
     positional, options = _parse(arguments, ("--json",))
     if positional:
         raise _Mistake(f"unexpected {positional[0]!r}")
     found: dict = {}  # by node
-    for session in sessions():
-        try:
-            rows = _asked(state.list_nodes, session=session, limit=1_000_000)
-        except _Failure:
-            continue  # it has just ended
-        for row in rows:
+    answers, silent = observe_all(NODES)
+    for seen in answers.values():
+        for row in state._nodes(seen):
             # Several nodes of one cluster may run here: each tells most of itself.
             if row["daemon_pid"] or row["node_id"] not in found:
                 found[row["node_id"]] = row
+    for why in silent.values():
+        print(f"weft: {why}", file=sys.stderr)
     if options.get("--json"):
         _print_json(list(found.values()))
         return 0 if found else 1
     if not found:
-        raise _Failure(_NOTHING)
+        raise _Failure("no session of yours answers" if silent else _NOTHING)
     clusters: dict = {}
     for node in found.values():
         clusters.setdefault(node["node_id"][:16], []).append(node)

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, Optional
 
 from . import _core
 
-__all__ = ["EVENTS", "NODES", "OUTPUT", "STATE", "Session", "observe", "own_session", "sessions"]
+__all__ = ["EVENTS", "NODES", "OUTPUT", "STATE", "Session", "observe", "observe_all", "own_session", "sessions"]
 
 EVENTS, OUTPUT, STATE, NODES = 1, 2, 4, 8  # bits of ObserveWhat (src/wire/messages.h)
-_TIMEOUT = 2.0  # a process that is stopped does not answer; the others are told without it
+_PATIENCE = 1.0  # seconds; a daemon answers in microseconds, unless it stands still (kAnswerNs, runtime/observation.h)
 
 # EventKind and EventOutcome of src/events/event_log.h.
 RAN, SUBMITTED, DEPENDS, RETURNS = 1, 2, 3, 4
@@ -45,25 +45,13 @@ class Event(NamedTuple):
 
 
 def sessions(uid: Optional[int] = None) -> list:
-    """The sessions of this user (root: of all users) on this machine, the newest last."""
-    import re
+    """The sessions of this user on this machine, the newest last; also those that stand still.
 
+    Only root can ask those of another user.
+    """
     if uid is None:
         uid = os.geteuid()
-    found = []
-    try:
-        with open("/proc/net/unix", encoding="ascii", errors="replace") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
-        match = re.search(r" @weft-session-(\d+)-(\d+)$", line)
-        # Connections that were accepted carry the name too: each session once.
-        if match and (uid == 0 or int(match[1]) == uid):
-            session = Session(int(match[1]), int(match[2]))
-            if session not in found:
-                found.append(session)
-    return sorted(found, key=_started)
+    return sorted((Session(uid, pid) for pid in _core.find_sessions(uid)), key=_started)
 
 
 def _started(session: Session) -> tuple:
@@ -89,7 +77,7 @@ def observe(what: int = 0, session: Optional[Session] = None, limit: int = 10_00
     if session is None:
         session = own_session()
     try:
-        seen = _core.observe(session.uid, session.pid, what, limit, _TIMEOUT)
+        seen = _core.observe(session.uid, session.pid, what, limit, _PATIENCE)
     except ValueError as error:
         from .exceptions import WeftError
 
@@ -100,6 +88,18 @@ def observe(what: int = 0, session: Optional[Session] = None, limit: int = 10_00
             log["events"] = [Event(*row) for row in log["events"]]
             log["running"] = [Event(*row) for row in log["running"]]
     return seen
+
+
+def observe_all(what: int = 0) -> tuple:
+    """Ask all sessions of this user at the same time: ({session: answer}, {session: why there is none}), newest last.
+
+    As `observe`, but without event logs.
+    """
+    found = sessions()
+    answers = _core.observe_all(os.geteuid(), [session.pid for session in found], what, 0)
+    answered = {session: answer for session, answer in zip(found, answers) if isinstance(answer, dict)}
+    silent = {session: answer for session, answer in zip(found, answers) if isinstance(answer, str)}
+    return answered, silent  # those without either have just ended
 
 
 def task_id(submitter: int, task: int, first_return: int) -> str:

@@ -25,7 +25,7 @@ std::vector<core::NodeListed> AskNodes() {
   detail::Using session;
   detail::SessionState& state = session.need();
   core::Observation seen =
-      core::Ask(::geteuid(), state.runtime->node_pid(), core::kObserveNodes, 0, core::NowNs() + core::kPatienceNs);
+      core::Ask({::geteuid(), state.runtime->node_pid()}, core::kObserveNodes, 0, core::kPatienceNs);
   if (!seen.node) throw WeftError("the node daemon cannot be asked for its resources: " + seen.error);
   return std::move(seen.nodes);
 }

@@ -246,8 +246,7 @@ void Cluster::wait_for_nodes(std::optional<size_t> count, std::chrono::nanosecon
   const int64_t deadline = core::NowNs() + timeout.count();
   for (;;) {
     if (!leader.alive()) throw WeftError("weft::testing::Cluster: its head has ended; its log:\n" + leader.log());
-    const core::Observation seen =
-        core::Ask(::geteuid(), leader.pid(), core::kObserveNodes, 0, core::NowNs() + core::kPatienceNs);
+    const core::Observation seen = core::Ask({::geteuid(), leader.pid()}, core::kObserveNodes, 0, core::kPatienceNs);
     const auto living = static_cast<size_t>(
         std::count_if(seen.nodes.begin(), seen.nodes.end(), [](const auto& node) { return node.alive != 0; }));
     if (living == wanted) return;

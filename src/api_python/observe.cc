@@ -1,13 +1,14 @@
 #include "api_python/observe.h"
 
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "events/event_log.h"
+#include "os/abstract_socket.h"
 #include "runtime/observation.h"
 #include "wire/messages.h"
 #include "wire/placement.h"
@@ -92,13 +93,7 @@ nb::dict Report(core::ProcessId process, const core::ProcessReport& report) {
   return result;
 }
 
-nb::dict Observe(uint32_t uid, int pid, uint32_t what, uint32_t limit, double timeout) {
-  core::Observation seen;
-  {
-    nb::gil_scoped_release release;
-    seen = core::Ask(uid, pid, what, limit, core::NowNs() + static_cast<int64_t>(timeout * 1e9));
-  }
-  if (!seen.error.empty()) throw nb::value_error(seen.error.c_str());
+nb::dict Answer(const core::Observation& seen) {
   nb::dict result;
   result["complete"] = seen.complete;
   if (seen.node) {
@@ -157,6 +152,38 @@ nb::dict Observe(uint32_t uid, int pid, uint32_t what, uint32_t limit, double ti
   return result;
 }
 
+nb::dict Observe(uint32_t uid, int pid, uint32_t what, uint32_t limit, double patience) {
+  core::Observation seen;
+  {
+    nb::gil_scoped_release release;
+    seen = core::Ask({uid, pid}, what, limit, static_cast<int64_t>(patience * 1e9));
+  }
+  if (!seen.error.empty()) throw nb::value_error(seen.error.c_str());
+  return Answer(seen);
+}
+
+// All of them at the same time. For each its answer; else why it is silent, as text; or None, if it has ended.
+nb::list ObserveAll(uint32_t uid, const std::vector<int>& pids, uint32_t what, uint32_t limit) {
+  std::vector<core::SessionName> sessions;
+  for (int pid : pids) sessions.push_back({uid, pid});
+  std::vector<core::Observation> observations;
+  {
+    nb::gil_scoped_release release;
+    observations = core::AskAll(sessions, what, limit, core::kAnswerNs);
+  }
+  nb::list results;
+  for (const core::Observation& seen : observations) {
+    if (seen.silent) {
+      results.append(Text(seen.error));
+    } else if (!seen.error.empty()) {
+      results.append(nb::none());
+    } else {
+      results.append(Answer(seen));
+    }
+  }
+  return results;
+}
+
 // The nodes that this process's own session has.
 nb::list SessionNodes() {
   Runtime* runtime = NeedRuntime();
@@ -165,7 +192,7 @@ nb::list SessionNodes() {
   core::Observation seen;
   {
     nb::gil_scoped_release release;
-    seen = core::Ask(::geteuid(), pid, core::kObserveNodes, 0, core::NowNs() + core::kPatienceNs);
+    seen = core::Ask({::geteuid(), pid}, core::kObserveNodes, 0, core::kPatienceNs);
   }
   if (!seen.node) {
     RaiseSystemError("WeftError\nthe node daemon cannot be asked for its resources: " + seen.error);
@@ -183,7 +210,9 @@ nb::object Text(std::string_view text) {
 }
 
 void DefineObserve(nb::module_& m) {
-  m.def("observe", &Observe, nb::arg("uid"), nb::arg("pid"), nb::arg("what"), nb::arg("limit"), nb::arg("timeout"));
+  m.def("observe", &Observe, nb::arg("uid"), nb::arg("pid"), nb::arg("what"), nb::arg("limit"), nb::arg("patience"));
+  m.def("observe_all", &ObserveAll, nb::arg("uid"), nb::arg("pids"), nb::arg("what"), nb::arg("limit"));
+  m.def("find_sessions", &core::FindObserverSockets, nb::arg("uid"));
   m.def("nodes", &SessionNodes);
   m.def("node_pid", [] { return g_runtime ? g_runtime->node_pid() : 0; });
 }

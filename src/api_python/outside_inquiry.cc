@@ -45,8 +45,10 @@ class OutsideInquiry {
   bool Open() {
     stream_.Queue(core::Observe{.what = 0, .limit = 0});
     opened_ = false;
-    return Receive(core::NowNs() + kMaxTraversalNs, [&] { return opened_; });
+    return Receive(core::NowNs() + core::kAnswerNs, [&] { return opened_; });
   }
+
+  bool open() const { return stream_.state() == core::MessageStream::State::kOpen; }
 
   Explanation ExplainObject(core::ObjectId id) {
     core::WaitGraph graph(id);
@@ -228,13 +230,16 @@ nb::list Inquire(uint32_t uid, int pid, Do inquire) {
   std::string error;
   {
     nb::gil_scoped_release release;
-    auto socket = core::ConnectToSession(uid, pid);
+    auto socket = core::ConnectToSession({uid, pid}, core::NowNs() + core::kAnswerNs);
     if (!socket) {
-      error = socket.error().message;
+      error = socket.error().kind == core::ErrorKind::kTimeout ? core::DescribeSilence(pid, core::kAnswerNs)
+                                                               : socket.error().message;
     } else {
       OutsideInquiry inquiry(std::move(*socket));
       if (inquiry.Open()) {
         explanations = inquire(inquiry);
+      } else if (inquiry.open()) {
+        error = core::DescribeSilence(pid, core::kAnswerNs);
       } else {
         error = "the node daemon does not answer this program's questions";
       }

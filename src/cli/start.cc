@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/close_range.h>
+#include <poll.h>
 #include <pwd.h>
 #include <signal.h>
 #include <string.h>
@@ -83,7 +84,7 @@ constexpr const char* kStopHelp =
     "usage: weft stop [--address=HOST:PORT]\n"
     "Ends the lasting nodes that this user has started on this machine, or those of one cluster.\n";
 
-constexpr int64_t kStopWaitNs = 5'000'000'000;
+constexpr int kStopWaitMs = 5'000;
 // How long a node that has lost its head tries to reach it.
 constexpr int64_t kRejoinNs = 600'000'000'000;
 
@@ -291,7 +292,7 @@ int Serve(const LastingNodeOptions& options, int ready) {
   while (again) {
     daemon->reset();
     // So that `weft stop` finds it meanwhile; programs do not look at number 0.
-    auto name = ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), options.head_address, 0));
+    auto name = ListenAsDaemon(NodeSocketName(::geteuid(), ::getpid(), options.head_address, 0));
     auto next = NodeDaemon::CreateLasting(returning, [&name](Result<std::string> outcome) {
       if (!outcome) return;
       std::fprintf(stderr, "weft node: it is a node of %s again\n", outcome->c_str());
@@ -529,23 +530,19 @@ int Stop(const Arguments& arguments) {
   for (const NodeSocket& node : nodes) {
     if (!address.empty() && !NamesSameCluster(address, node.cluster)) continue;
     // The name says who it is; the kernel says who it really is.
-    auto socket = ConnectAbstract(node.name);
-    if (!socket) continue;
-    auto pid = PeerPid(socket->get());
-    auto uid = PeerUid(socket->get());
-    if (!pid || !uid || *uid != ::geteuid() || *pid != node.daemon) continue;
-    if (::kill(*pid, SIGTERM) != 0) continue;
-    const int64_t deadline = NowNs() + kStopWaitNs;
-    while (::kill(*pid, 0) == 0 && NowNs() < deadline) {
-      timespec moment{0, 5'000'000};
-      ::nanosleep(&moment, nullptr);
-    }
-    if (::kill(*pid, 0) == 0) {
-      std::fprintf(stderr, "weft stop: the node daemon %d does not end\n", *pid);
+    const pid_t pid = node.daemon;
+    if (node.listener != pid) continue;
+    // Tells its end also where nobody waits for orphans, as in some containers.
+    UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    if (!process || ::kill(pid, SIGTERM) != 0) continue;
+    ::kill(pid, SIGCONT);  // one that stands still is to end, too
+    pollfd ended{process.get(), POLLIN, 0};
+    if (::poll(&ended, 1, kStopWaitMs) != 1) {
+      std::fprintf(stderr, "weft stop: the node daemon %d does not end\n", pid);
       ++failures;
     } else {
-      std::printf("weft: the node of %s (pid %d) has ended\n", node.cluster.c_str(), *pid);
-      stopped.push_back(*pid);
+      std::printf("weft: the node of %s (pid %d) has ended\n", node.cluster.c_str(), pid);
+      stopped.push_back(pid);
     }
   }
   if (stopped.empty() && failures == 0) {

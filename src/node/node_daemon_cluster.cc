@@ -38,7 +38,7 @@ void NodeDaemon::ClusterJoined(NodeNumber) { Open(); }
 
 void NodeDaemon::ClusterAwaited() {
   // Its name can be found (weft stop), but nobody is served yet.
-  auto listener = ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), cluster_->head_address(), 0));
+  auto listener = ListenAsDaemon(NodeSocketName(::geteuid(), ::getpid(), cluster_->head_address(), 0));
   if (listener) driver_listener_ = std::move(*listener);
   if (auto started = std::exchange(started_, nullptr)) started(cluster_->head_address());
 }
@@ -74,7 +74,7 @@ void NodeDaemon::Open() {
     EndSession(1);
   };
   auto listener =
-      ListenAbstract(NodeSocketName(::geteuid(), ::getpid(), cluster_->head_address(), cluster_->self().value));
+      ListenAsDaemon(NodeSocketName(::geteuid(), ::getpid(), cluster_->head_address(), cluster_->self().value));
   if (!listener) return fail(listener.error());
   driver_listener_ = std::move(*listener);
   auto watch = loop_.Add(driver_listener_.get(), EPOLLIN, [this](uint32_t) { OnDriverConnected(); });

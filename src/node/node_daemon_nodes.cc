@@ -13,7 +13,7 @@ namespace weft::core {
 namespace {
 
 // How long an observer waits for the head; then it hears what this node knows.
-constexpr int64_t kHeadWaitNs = 1'000'000'000;
+constexpr int64_t kHeadWaitNs = 500'000'000;
 
 std::string MachineName() {
   char name[256] = "";

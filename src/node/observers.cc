@@ -20,7 +20,7 @@ Observers::~Observers() {
 }
 
 Status Observers::Listen(const std::string& name) {
-  auto listener = ListenAbstract(name);
+  auto listener = ListenAsDaemon(name);
   if (!listener) return listener.error();
   listener_ = std::move(*listener);
   auto watch = loop_.Add(listener_.get(), EPOLLIN, [this](uint32_t) { OnConnect(); });

@@ -4,22 +4,38 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <time.h>
 
 #include <algorithm>
+#include <cinttypes>
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <utility>
 
+#include "base/clock.h"
+#include "os/entropy.h"
+#include "os/process_facts.h"
+#include "os/socket.h"
 #include "os/tcp.h"
 
 namespace weft::core {
 namespace {
 
+constexpr unsigned kListens = 1 << 16;  // among the flags in /proc/net/unix
+// Between a daemon's name and what makes it unique, if the name was taken.
+constexpr char kUnique = '~';
+// How often a daemon that has no room is tried again.
+constexpr int64_t kRetryNs = 5'000'000;
+
 Error SystemError(const std::string& what) {
   const int code = errno;
-  return Error{code == ECONNREFUSED || code == ENOENT ? ErrorKind::kGone : ErrorKind::kUnavailable,
-               what + ": " + strerror(code)};
+  ErrorKind kind = ErrorKind::kUnavailable;
+  if (code == ECONNREFUSED || code == ENOENT) kind = ErrorKind::kGone;
+  if (code == EAGAIN) kind = ErrorKind::kTimeout;
+  return Error{kind, what + ": " + strerror(code)};
 }
 
 // The address, and its size: an abstract name is not ended by a NUL, so the size counts.
@@ -40,6 +56,49 @@ Result<ucred> Credentials(int socket) {
   return credentials;
 }
 
+// Names that begin so and are listened on, and the inodes of the sockets: one each. But anything can be in a name, even
+// an end of line and then a line for another name.
+std::map<std::string, std::vector<uint64_t>> FindListeners(const std::string& prefix) {
+  std::map<std::string, std::vector<uint64_t>> found;
+  std::ifstream file("/proc/net/unix");
+  for (std::string line; std::getline(file, line);) {
+    unsigned flags = 0;
+    uint64_t inode = 0;
+    int at = 0;  // of the name, with an @ for its leading NUL
+    if (std::sscanf(line.c_str(), "%*s %*s %*s %x %*s %*s %" SCNu64 " %n", &flags, &inode, &at) != 2 || at == 0)
+      continue;
+    // Sockets that were accepted carry the name too.
+    if ((flags & kListens) == 0 || line.compare(static_cast<size_t>(at), prefix.size() + 1, "@" + prefix) != 0)
+      continue;
+    found[line.substr(static_cast<size_t>(at) + 1)].push_back(inode);
+  }
+  return found;
+}
+
+// Connects without waiting. If there is no room for one more connection, the kernel does not say whose listener it is;
+// then it is the daemon's if that has the socket. kTimeout: it is the user's, but there is no room; kGone: it is not.
+Result<UniqueFd> ConnectToListener(const std::string& name, const std::vector<uint64_t>& inodes, uid_t uid,
+                                   pid_t daemon) {
+  auto socket = ConnectAbstract(name);
+  if (socket) {
+    auto listener = PeerUid(socket->get());
+    if (listener && *listener == uid) return socket;
+  } else if (socket.error().kind != ErrorKind::kTimeout || (inodes.size() == 1 && HasSocket(daemon, uid, inodes[0]))) {
+    return socket;
+  }
+  return Error{ErrorKind::kGone, "another user listens in the place of the node daemon"};
+}
+
+// The kernel's word for whoever listens, if it is the user: its pid, or 0 if that is in another pid namespace.
+Result<pid_t> ListenerOf(const std::string& name, const std::vector<uint64_t>& inodes, uid_t uid, pid_t daemon) {
+  auto socket = ConnectToListener(name, inodes, uid, daemon);
+  if (socket) return PeerPid(socket->get());
+  if (socket.error().kind == ErrorKind::kTimeout) return daemon;
+  return socket.error();
+}
+
+std::string WithoutUnique(const std::string& name) { return name.substr(0, name.find(kUnique)); }
+
 }  // namespace
 
 std::string ObserverSocketName(uid_t uid, pid_t daemon) {
@@ -51,16 +110,23 @@ std::string NodeSocketName(uid_t uid, pid_t daemon, const std::string& cluster, 
          std::to_string(number);
 }
 
+std::vector<pid_t> FindObserverSockets(uid_t uid) {
+  const std::string prefix = "weft-session-" + std::to_string(uid) + "-";
+  std::vector<pid_t> found;
+  for (const auto& [name, inodes] : FindListeners(prefix)) {
+    const auto daemon = static_cast<pid_t>(std::strtol(name.c_str() + prefix.size(), nullptr, 10));
+    if (daemon <= 0 || WithoutUnique(name) != ObserverSocketName(uid, daemon)) continue;
+    if (ListenerOf(name, inodes, uid, daemon)) found.push_back(daemon);
+  }
+  return found;
+}
+
 std::vector<NodeSocket> FindNodeSockets(uid_t uid) {
-  // A line ends with the name, an @ for its leading NUL; sockets that were accepted carry it too.
-  const std::string prefix = " @weft-node-" + std::to_string(uid) + "-";
+  const std::string prefix = "weft-node-" + std::to_string(uid) + "-";
   std::vector<NodeSocket> found;
-  std::ifstream file("/proc/net/unix");
-  for (std::string line; std::getline(file, line);) {
-    const size_t at = line.find(prefix);
-    if (at == std::string::npos) continue;
-    NodeSocket socket{.name = line.substr(at + 2)};
-    const std::string rest = line.substr(at + prefix.size());
+  for (const auto& [name, inodes] : FindListeners(prefix)) {
+    NodeSocket socket{.name = name};
+    const std::string rest = WithoutUnique(name).substr(prefix.size());
     char* end;
     socket.daemon = static_cast<pid_t>(std::strtol(rest.c_str(), &end, 10));
     if (*end != '-' || socket.daemon <= 0) continue;
@@ -69,9 +135,10 @@ std::vector<NodeSocket> FindNodeSockets(uid_t uid) {
     if (slash == std::string::npos) continue;
     socket.number = static_cast<uint32_t>(std::strtoul(socket.cluster.c_str() + slash + 1, nullptr, 10));
     socket.cluster.resize(slash);
-    if (std::none_of(found.begin(), found.end(), [&](const auto& other) { return other.name == socket.name; })) {
-      found.push_back(std::move(socket));
-    }
+    auto listener = ListenerOf(name, inodes, uid, socket.daemon);
+    if (!listener) continue;
+    socket.listener = *listener;
+    found.push_back(std::move(socket));
   }
   std::sort(found.begin(), found.end(),
             [](const auto& a, const auto& b) { return std::pair(a.number, a.daemon) < std::pair(b.number, b.daemon); });
@@ -96,18 +163,51 @@ Result<UniqueFd> ListenAbstract(const std::string& name) {
   return fd;
 }
 
+Result<UniqueFd> ListenAsDaemon(const std::string& name) {
+  auto listener = ListenAbstract(name);
+  if (listener) return listener;
+  uint64_t unique = 0;
+  FillWithEntropy({reinterpret_cast<uint8_t*>(&unique), sizeof unique});
+  char text[20];
+  std::snprintf(text, sizeof text, "%c%016" PRIx64, kUnique, unique);
+  return ListenAbstract(name + text);
+}
+
 UniqueFd AcceptAbstract(int listener) {
   return UniqueFd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
 }
 
 Result<UniqueFd> ConnectAbstract(const std::string& name) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return SystemError("cannot create a socket");
   auto [address, size] = Address(name);
   while (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), size) != 0) {
     if (errno != EINTR) return SystemError("cannot connect to '" + name + "'");
   }
+  if (Status status = SetNonblocking(fd.get(), false); !status) return status.error();
   return fd;
+}
+
+Result<UniqueFd> ConnectToDaemon(const std::string& name, uid_t uid, pid_t daemon, int64_t deadline_ns) {
+  for (;;) {
+    auto socket = ConnectAbstract(name);
+    if (socket) {
+      auto listener = PeerUid(socket->get());
+      if (listener && *listener == uid) return socket;
+    }
+    // Somebody else has taken the name, or it is crowded.
+    Result<UniqueFd> outcome = Error{
+        ErrorKind::kGone, socket ? "another user listens in the place of the node daemon" : socket.error().message};
+    for (const auto& [found, inodes] : FindListeners(name)) {
+      if (found != name && !found.starts_with(name + kUnique)) continue;
+      auto other = ConnectToListener(found, inodes, uid, daemon);
+      if (other) return other;
+      if (other.error().kind == ErrorKind::kTimeout) outcome = std::move(other);
+    }
+    if (outcome.error().kind != ErrorKind::kTimeout || NowNs() >= deadline_ns) return outcome;
+    const timespec pause{0, kRetryNs};
+    ::nanosleep(&pause, nullptr);
+  }
 }
 
 Result<uid_t> PeerUid(int socket) {

@@ -1,6 +1,6 @@
 // Unix stream sockets with an abstract name: nothing on disk, and the name is free again when its listener is gone,
 // however it went. Anybody on the machine (in the same network namespace) can connect, so both sides ask the kernel who
-// the other is.
+// the other is; and anybody can take any name, so what another user listens on is as good as not there.
 #pragma once
 
 #include <sys/types.h>
@@ -21,13 +21,18 @@ std::string ObserverSocketName(uid_t uid, pid_t daemon);
 // the cluster's head, `number` the node's.
 std::string NodeSocketName(uid_t uid, pid_t daemon, const std::string& cluster, uint32_t number);
 
+// Node daemons of the user, by pid, that listen for observers now, in this network namespace: of private sessions and
+// of nodes. Does not wait for any: they may stand still.
+std::vector<pid_t> FindObserverSockets(uid_t uid);
+
 struct NodeSocket {
   std::string name;
-  pid_t daemon = 0;
+  pid_t daemon = 0;    // as the name says
+  pid_t listener = 0;  // as the kernel says: the same, or 0 in another pid namespace
   std::string cluster;
   uint32_t number = 0;
 };
-// Those of the user that are there now, in this network namespace; by number: a head comes first in its cluster.
+// In the same way those for drivers; by number: a head comes first in its cluster.
 std::vector<NodeSocket> FindNodeSockets(uid_t uid);
 
 // Whether two addresses of clusters name the same one. A cluster with a standby is known by the addresses of both
@@ -35,8 +40,15 @@ std::vector<NodeSocket> FindNodeSockets(uid_t uid);
 bool NamesSameCluster(const std::string& one, const std::string& other);
 
 Result<UniqueFd> ListenAbstract(const std::string& name);  // non-blocking
-UniqueFd AcceptAbstract(int listener);                     // non-blocking; invalid if nobody is there
+// The same under a name of a daemon; if somebody has taken it, under one that begins with it and cannot be guessed,
+// which the functions here find as well.
+Result<UniqueFd> ListenAsDaemon(const std::string& name);
+UniqueFd AcceptAbstract(int listener);  // non-blocking; invalid if nobody is there
+// Does not wait: kTimeout if the listener has left so many unaccepted that there is no room for one more.
 Result<UniqueFd> ConnectAbstract(const std::string& name);
+// To the daemon that listens under this name of its own. kGone if nobody does, or another user; kTimeout if it is the
+// user's, but has no room until the deadline.
+Result<UniqueFd> ConnectToDaemon(const std::string& name, uid_t uid, pid_t daemon, int64_t deadline_ns);
 
 // Of a connected socket: the user that runs the other side (for a client: at the time when it began to listen).
 Result<uid_t> PeerUid(int socket);

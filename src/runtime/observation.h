@@ -17,8 +17,16 @@
 
 namespace weft::core {
 
-inline constexpr int64_t kPatienceNs =
-    5'000'000'000;  // the daemon answers in microseconds, unless the machine is swamped
+// The daemon answers in microseconds, unless the machine is swamped. So patient is a process with its own daemon.
+inline constexpr int64_t kPatienceNs = 5'000'000'000;
+// So patient is whoever asks sessions that need not be in order.
+inline constexpr int64_t kAnswerNs = 1'000'000'000;
+
+// A session, private or of a node of a cluster, by its node daemon.
+struct SessionName {
+  uint32_t uid = 0;
+  int pid = 0;
+};
 
 struct Observation {
   struct Process {
@@ -32,12 +40,20 @@ struct Observation {
   std::vector<WorkerOutput> output;
   std::vector<std::pair<ProcessId, ProcessReport>> reports;
   bool complete = false;  // every process has answered
+  bool silent = false;    // the daemon is there, but has not answered in time; the error says so
   std::string error;
 };
 
-// The socket of the session's node daemon, not blocking. Fails if nobody listens, or another user.
-Result<UniqueFd> ConnectToSession(uint32_t uid, int pid);
-// `what`: which of kObserve...; `limit` of rows from each process.
-Observation Ask(uint32_t uid, int pid, uint32_t what, uint32_t limit, int64_t deadline_ns);
+// The socket of the session's node daemon, not blocking. kGone if nobody listens, or another user; kTimeout if the
+// daemon has left too many unaccepted until the deadline.
+Result<UniqueFd> ConnectToSession(const SessionName& session, int64_t deadline_ns);
+// Asks all of them at the same time: `what` of kObserve..., `limit` rows from each process. A daemon may be silent for
+// so long until it has answered, and then the processes that it has asked for kReportsNs together.
+inline constexpr int64_t kReportsNs = 2'000'000'000;
+std::vector<Observation> AskAll(const std::vector<SessionName>& sessions, uint32_t what, uint32_t limit,
+                                int64_t patience_ns);
+Observation Ask(const SessionName& session, uint32_t what, uint32_t limit, int64_t patience_ns);
+// What is said of a daemon that does not answer.
+std::string DescribeSilence(int pid, int64_t waited_ns);
 
 }  // namespace weft::core

@@ -14,8 +14,10 @@
 #include "os/abstract_socket.h"
 #include "os/cpu_count.h"
 #include "os/futex.h"
+#include "os/process_facts.h"
 #include "os/socket.h"
 #include "os/spawn.h"
+#include "runtime/observation.h"
 #include "wire/library_body.h"
 
 namespace weft::core {
@@ -26,6 +28,8 @@ constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr int64_t kDropWakeNs = 20 * kMillisecondNs;
 // The daemon ends a session well within this; if it does not, it is killed.
 constexpr int64_t kLeaveNs = 3'000 * kMillisecondNs;
+// How long the daemon of a node may take to answer a driver, if it does not stand still: it may wait for a slow disk.
+constexpr int64_t kWelcomeNs = 10'000 * kMillisecondNs;
 
 std::atomic<bool> g_forked{false};
 void MarkForked() { g_forked.store(true); }
@@ -46,6 +50,7 @@ Result<std::unique_ptr<Runtime>> Runtime::StartSession(SessionOptions options) {
   std::unique_ptr<Runtime> runtime(new Runtime());
   if (!options.address.empty()) {
     if (Status status = runtime->ConnectToNode(options.address); !status) return status.error();
+    runtime->leave_by_ns_ = NowNs() + kAnswerNs;
   } else {
     auto pair = StreamSocketPair();
     if (!pair) return pair.error();
@@ -81,15 +86,22 @@ Status Runtime::ConnectToNode(const std::string& address) {
   }
   // Which of several nodes on one machine, by its daemon's pid: for tests that stand for many machines.
   const char* chosen = std::getenv("WEFT_NODE");
+  std::erase_if(nodes, [&](const NodeSocket& node) {
+    return (wanted != "auto" && !NamesSameCluster(wanted, node.cluster)) ||
+           (chosen != nullptr && std::to_string(node.daemon) != chosen);
+  });
+  // Of several nodes on one machine, one that stands still is the last choice.
+  std::stable_partition(nodes.begin(), nodes.end(), [](const NodeSocket& node) { return !IsStopped(node.listener); });
+  const int64_t deadline_ns = NowNs() + kAnswerNs;
   for (const NodeSocket& node : nodes) {
-    if (wanted != "auto" && !NamesSameCluster(wanted, node.cluster)) continue;
-    if (chosen != nullptr && std::to_string(node.daemon) != chosen) continue;
-    auto socket = ConnectAbstract(node.name);
-    if (!socket) continue;  // it has just ended
-    auto uid = PeerUid(socket->get());
-    if (!uid || (*uid != ::geteuid() && *uid != 0)) continue;
-    socket_ = std::move(*socket);
-    return {};
+    auto socket = ConnectToDaemon(node.name, ::geteuid(), node.daemon, deadline_ns);
+    if (socket) {
+      socket_ = std::move(*socket);
+      return {};
+    }
+    if (socket.error().kind == ErrorKind::kTimeout && &node == &nodes.back()) {
+      return Error{ErrorKind::kTimeout, DescribeSilence(node.daemon, kAnswerNs)};
+    }
   }
   std::string why = wanted == "auto" ? "no node of a cluster runs on this machine"
                                      : "no node of the cluster " + address + " runs on this machine";
@@ -117,6 +129,18 @@ Status Runtime::Handshake(const Message& hello) {
   outgoing_->Queue(hello);
   SendQueued();
   auto received = NextMessage();
+  if (!received && leave_by_ns_ != 0 && incoming_->state() == MessageStream::State::kOpen) {
+    auto peer = PeerPid(socket_.get());
+    const pid_t daemon = peer ? *peer : 0;
+    if (IsStopped(daemon)) return Error{ErrorKind::kTimeout, DescribeSilence(daemon, kAnswerNs)};
+    leave_by_ns_ = NowNs() + kWelcomeNs - kAnswerNs;
+    SendQueued();
+    received = NextMessage();
+    if (!received && incoming_->state() == MessageStream::State::kOpen) {
+      return Error{ErrorKind::kTimeout, DescribeSilence(daemon, kWelcomeNs)};
+    }
+  }
+  leave_by_ns_ = 0;
   if (!received) return Error{ErrorKind::kGone, "the node daemon ended before it was ready"};
   if (auto* refused = std::get_if<SessionRefused>(&received->message)) return Error{ErrorKind::kInvalid, refused->why};
   auto* welcome = std::get_if<Welcome>(&received->message);

@@ -547,7 +547,7 @@ class Runtime {
   std::atomic<Object*> dropped_{nullptr};
   std::atomic<int64_t> last_drop_wake_ns_{0};
   std::atomic<bool> stopped_{false};
-  std::atomic<int64_t> leave_by_ns_{0};  // not 0: the farewell was said, the link thread reads what still comes
+  std::atomic<int64_t> leave_by_ns_{0};  // not 0: until when the daemon is waited for, at the beginning and the end
   std::atomic<bool> has_outgoing_{false};
   std::atomic<bool> loop_asked_{false};
 

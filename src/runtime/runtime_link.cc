@@ -37,8 +37,10 @@ std::optional<ReceivedMessage> Runtime::NextMessage() {
 // Sends all that is queued, waiting for the daemon to take it. send_mutex_ held (or handshake).
 void Runtime::SendQueued() {
   while (outgoing_->queued_bytes() > 0 && outgoing_->Flush() && outgoing_->queued_bytes() > 0) {
+    int64_t leave_by = leave_by_ns_.load();
+    if (leave_by != 0 && NowNs() > leave_by) return;
     pollfd writable{outgoing_->fd(), POLLOUT, 0};
-    ::poll(&writable, 1, -1);
+    ::poll(&writable, 1, leave_by != 0 ? 100 : -1);
   }
 }
 
