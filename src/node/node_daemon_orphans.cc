@@ -2,24 +2,20 @@
 //
 // What if a process dies here, step by step in the life of a stored object:
 //
-//   allocated, not sealed      The writer dies: the entry was never visible, and its range goes when the daemon reads
-//   the
-//                              index (SegmentKeeper::WriterDied). The owner dies: the writer sees that after it has
-//                              sealed the object, and frees it (Executor::Reply).
-//   sealed, reply not sent     The writer dies: the owner is sent ResultsLeft, does not know the place, and frees it.
-//                              The owner dies: the writer finds the object (OrphansFound), and nobody holds it.
-//   reply sent, not taken      The writer dies: the owner takes the reply when it handles ProcessDied, which comes
-//   before
-//                              ResultsLeft, and keeps the object. The owner dies: as above.
-//   taken                      The writer dies: nothing happens until the owner frees the object. The owner dies: the
-//                              borrowers say that they hold it (HeldObjects), and later let go of it (HoldsEnded) or
-//                              die.
-//   passed on by a borrower    The owner is dead, and the borrower may die too: the receiver registers (HoldOrphan)
-//                              before it looks. When the daemon has answered, either the object exists and stays, or it
-//                              was freed before, which the receiver sees by the generation in its entry.
-//   being freed                The writer dies before it handles ObjectsFreed: the daemon finds the entry in its
-//   segment
-//                              and frees it there. Freeing twice is harmless, because a place has a generation.
+// - Allocated, not sealed. The writer dies: the entry was never visible, and its range goes when the daemon reads the
+//   index (SegmentKeeper::WriterDied). The owner dies: the writer sees that after it has sealed the object, and frees
+//   it (Executor::Reply).
+// - Sealed, reply not sent. The writer dies: the owner is sent ResultsLeft, does not know the place, and frees it. The
+//   owner dies: the writer finds the object (OrphansFound), and nobody holds it.
+// - Reply sent, not taken. The writer dies: the owner takes the reply when it handles ProcessDied, which comes before
+//   ResultsLeft, and keeps the object. The owner dies: as above.
+// - Taken. The writer dies: nothing happens until the owner frees the object. The owner dies: the borrowers say that
+//   they hold it (HeldObjects), and later let go of it (HoldsEnded) or die.
+// - Passed on by a borrower. The owner is dead, and the borrower may die too: the receiver registers (HoldOrphan)
+//   before it looks. When the daemon has answered, either the object exists and stays, or it was freed before, which the
+//   receiver sees by the generation in its entry.
+// - Being freed. The writer dies before it handles ObjectsFreed: the daemon finds the entry in its segment and frees it
+//   there. Freeing twice is harmless, because a place has a generation.
 //
 // If the writer and the owner both die, the daemon handles one death first; at the second the object is an orphan.
 #include <algorithm>
