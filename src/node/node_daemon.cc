@@ -408,7 +408,6 @@ void NodeDaemon::Handle(Process& process, RequestLeases& message) {
   }
   if (WishForPlace(process, message)) return;
   RereadBlockedFlags();
-  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(LeasesRequested{process.id, std::move(message.shape), message.count, message.depth},
                      scheduler_actions_);
 }
@@ -429,10 +428,7 @@ void NodeDaemon::Handle(Process& process, Blocked&) {
   TakeLoan(process);
 }
 
-void NodeDaemon::Handle(Process&, Unblocked&) {
-  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
-  RereadBlockedFlags();
-}
+void NodeDaemon::Handle(Process&, Unblocked&) { RereadBlockedFlags(); }
 
 // Counts the CPU of a worker whose task waits as lent, if the scheduler agrees. The task may go on at any moment; if
 // the page says by then that it lends, the worker tells us (Unblocked).
@@ -819,6 +815,7 @@ void NodeDaemon::Perform(const KillWorker& action) {
 }
 
 void NodeDaemon::RereadBlockedFlags() {
+  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);  // what follows is counted from now
   for (ProcessId id : std::set<ProcessId>(scheduler_->lending())) {
     auto* process = Find(id);
     if (process == nullptr || !process->doorbell || process->doorbell->blocked().load() == BlockedState::kLends)

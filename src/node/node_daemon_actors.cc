@@ -103,7 +103,6 @@ void NodeDaemon::Perform(const WantActor& action) {
   if (auto kept = kept_.find(action.actor); kept != kept_.end()) creator = kept->second.job;
   if (WishForActorsPlace(action, creator)) return;
   RereadBlockedFlags();
-  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(ActorWanted{action.actor, creator, action.to_place, action.to_hold, action.depth},
                      scheduler_actions_);
 }

@@ -181,7 +181,6 @@ void NodeDaemon::HandleNode(NodeNumber, WorkAssigned& message) {
     return sent_wishes_.PlacedHere(message.wish, message.count);
   }
   RereadBlockedFlags();
-  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(LeasesPlaced{message.process, message.shape, message.count, message.depth}, scheduler_actions_);
 }
 

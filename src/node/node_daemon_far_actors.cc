@@ -149,7 +149,6 @@ void NodeDaemon::PlaceFarActor(WorkAssigned& message) {
   }
   far_wanted_[message.actor] = {message.asker, message.process, message.class_name, message.wish, message.placement};
   RereadBlockedFlags();
-  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(ActorWanted{message.actor, message.process, message.shape, message.to_hold, message.depth},
                      scheduler_actions_);
   if (scheduler_->IsUnmet(message.actor)) DeclineFarActor(message.actor);

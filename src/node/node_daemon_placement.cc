@@ -60,7 +60,6 @@ bool NodeDaemon::PlaceActorAtHome(ObjectId actor) {
   if (placed == placed_actors_.end()) return true;
   const LocalScheduler::UnmetActor wanted = placed->second;
   RereadBlockedFlags();
-  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(ActorWanted{wanted.actor, wanted.creator, wanted.shape, wanted.to_hold, wanted.depth},
                      scheduler_actions_);
   if (!scheduler_->IsUnmet(actor)) {

@@ -62,7 +62,7 @@ void MemoryBudget::Handle(const Reserved& event, std::vector<Action>& out) {
   GrantWhatFits(out);
   if (waiting_.empty()) return;
   // Others were asked already for those who came before; for this one they are asked with the next tick.
-  if (first) AskForRoom(event.now_ns, out);
+  if (first) AskOthers(event.now_ns, out);
 }
 
 void MemoryBudget::Handle(const Released& event, std::vector<Action>& out) {
@@ -93,7 +93,7 @@ void MemoryBudget::Handle(const Ticked& event, std::vector<Action>& out) {
     out.push_back(Refuse{waiting.process, waiting.request, WhyFull(waiting)});
     GrantWhatFits(out);  // a smaller one may have waited behind it
   }
-  if (!waiting_.empty() && event.now_ns >= asked_at_ns_ + options_.ask_again_ns) AskForRoom(event.now_ns, out);
+  if (!waiting_.empty() && event.now_ns >= asked_at_ns_ + options_.ask_again_ns) AskOthers(event.now_ns, out);
 }
 
 std::optional<int64_t> MemoryBudget::NextTickNs() const {
@@ -111,10 +111,10 @@ void MemoryBudget::GrantWhatFits(std::vector<Action>& out) {
   }
 }
 
-// Everybody is asked, also those that wait: what was freed in their own segments since they asked has to come back to
-// be granted. Reservations do not tell who has idle pages, so each is asked for all that is missing; what comes back
-// too much is granted to the next.
-void MemoryBudget::AskForRoom(int64_t now_ns, std::vector<Action>& out) {
+// Everybody but the first in the queue is asked: that one has already given up what it had idle, and uses what is freed
+// in its own segment meanwhile by itself (Runtime::Allocate). Reservations do not tell who has idle pages, so each is
+// asked for all that is missing; what comes back too much is granted to the next.
+void MemoryBudget::AskOthers(int64_t now_ns, std::vector<Action>& out) {
   asked_at_ns_ = now_ns;
   uint64_t wanted = 0;
   for (const Waiting& waiting : waiting_) wanted = std::min(wanted + waiting.bytes, options_.capacity_bytes);
@@ -122,7 +122,7 @@ void MemoryBudget::AskForRoom(int64_t now_ns, std::vector<Action>& out) {
   if (wanted <= free) return;
   uint64_t missing = wanted - free;
   for (const auto& [process, bytes] : reserved_) {
-    out.push_back(AskTrim{process, std::min(missing, bytes)});
+    if (process != waiting_.front().process) out.push_back(AskTrim{process, std::min(missing, bytes)});
   }
 }
 

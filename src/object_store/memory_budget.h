@@ -5,7 +5,7 @@
 // takes from the machine. What a dead process leaves behind (sealed objects) stays counted until it is freed.
 //
 // A request that fits is granted at once, unless others wait: requests are served strictly in order, so that a large
-// one is not starved by small ones. One that does not fit makes everybody trim, again and again while it waits,
+// one is not starved by small ones. One that does not fit makes everybody else trim, again and again while it waits,
 // and is refused after `wait_ns`. Every request ends in exactly one Grant or Refuse, unless its process died.
 //
 // Does not read the clock, touch memory, or know what the reservations are used for.
@@ -108,7 +108,7 @@ class MemoryBudget {
 
   uint64_t FreeBytes() const;
   void GrantWhatFits(std::vector<Action>& out);
-  void AskForRoom(int64_t now_ns, std::vector<Action>& out);
+  void AskOthers(int64_t now_ns, std::vector<Action>& out);
   std::string WhyFull(const Waiting& waiting) const;
 
   const Options options_;

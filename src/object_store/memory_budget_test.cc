@@ -49,22 +49,13 @@ TEST(MemoryBudgetTest, AbsurdNumbersAreRefusedOrClamped) {
   EXPECT_EQ(budget.used_bytes(), 0u);
 }
 
-TEST(MemoryBudgetTest, EverybodyIsAskedToTrimAndTheWaiterGetsWhatIsReleased) {
+TEST(MemoryBudgetTest, OthersAreAskedToTrimAndTheWaiterGetsWhatTheyRelease) {
   MemoryBudget budget({.capacity_bytes = 100});
   Do(budget, MemoryBudget::Reserved{kA, 1, 60, 0});
   Do(budget, MemoryBudget::Reserved{kB, 1, 30, 0});
-  const Actions asked{MemoryBudget::AskTrim{kA, 30}, MemoryBudget::AskTrim{kB, 30}};
-  EXPECT_EQ(Do(budget, MemoryBudget::Reserved{kB, 2, 40, 0}), asked);
+  EXPECT_EQ(Do(budget, MemoryBudget::Reserved{kB, 2, 40, 0}), Actions{(MemoryBudget::AskTrim{kA, 30})});
   EXPECT_EQ(Do(budget, MemoryBudget::Released{kA, 29, 1}), Actions{});
   EXPECT_EQ(Do(budget, MemoryBudget::Released{kA, 1, 1}), Actions{(MemoryBudget::Grant{kB, 2, 40})});
-}
-
-TEST(MemoryBudgetTest, AWaiterMayReleaseWhatWasFreedInItsOwnSegmentMeanwhile) {
-  MemoryBudget budget({.capacity_bytes = 100, .ask_again_ns = kSecond});
-  Do(budget, MemoryBudget::Reserved{kA, 1, 80, 0});
-  Do(budget, MemoryBudget::Reserved{kA, 2, 40, 0});
-  EXPECT_EQ(Do(budget, MemoryBudget::Ticked{kSecond}), Actions{(MemoryBudget::AskTrim{kA, 20})});
-  EXPECT_EQ(Do(budget, MemoryBudget::Released{kA, 20, kSecond}), Actions{(MemoryBudget::Grant{kA, 2, 40})});
 }
 
 TEST(MemoryBudgetTest, OthersAreAskedAgainUntilTheRequestIsRefused) {

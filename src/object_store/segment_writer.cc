@@ -91,9 +91,6 @@ Result<Allocation> SegmentWriter::Allocate(ObjectId object, uint64_t size, Popul
   }
   uint64_t generation = MakeGeneration(next_counter_++, slot);
   slots_[slot] = {taken->range.offset, size, generation, SlotState::kWriting};
-  if (object.owner.value != segment_.value && object.owner != last_other_owner_) {
-    other_owners_.insert(last_other_owner_ = object.owner);
-  }
   ++allocations_;
   cold_bytes_ += taken->cold_bytes;
   NoteIdle();
@@ -198,22 +195,6 @@ bool SegmentWriter::Free(const Location& location) {
   FreeSlot(number);
   At("recycled");
   return true;
-}
-
-std::vector<SealedObject> SegmentWriter::TakeObjectsOf(const std::function<bool(ProcessId)>& owners) {
-  std::vector<SealedObject> found;
-  std::lock_guard lock(mutex_);
-  if (std::erase_if(other_owners_, owners) == 0) return found;
-  last_other_owner_ = {};
-  for (uint64_t number = 0; number < slots_.size(); ++number) {
-    const Slot& slot = slots_[number];
-    if (slot.state != SlotState::kSealed) continue;
-    const IndexEntry& entry = *Entry(number);
-    const ObjectId object{{entry.owner.load(std::memory_order_relaxed)}, entry.index.load(std::memory_order_relaxed)};
-    if (object.owner.value == segment_.value || !owners(object.owner)) continue;
-    found.push_back({object, {segment_, layout_.data_offset + slot.offset, slot.size, slot.generation}});
-  }
-  return found;
 }
 
 const uint8_t* SegmentWriter::ReadOnly(const Location& location) const {

@@ -88,10 +88,6 @@ class SegmentWriter {
   // The sealed object's bytes in our read-only mapping, or nullptr if the location is outdated. Valid until Free.
   const uint8_t* ReadOnly(const Location& location) const;
 
-  // The sealed objects here of other owners. Costs nothing if there never were any. The owners are dead: of those that
-  // are being written now, it is their writer's business to look whether the owner lives after it has sealed them.
-  std::vector<SealedObject> TakeObjectsOf(const std::function<bool(ProcessId)>& owners);
-
   void AddBudget(uint64_t bytes);
   // Somebody else needs memory: gives up to so many bytes of budget back, first what is not in use, then by punching
   // warm free pages. Returns by how much the budget became smaller; the caller tells the daemon.
@@ -145,8 +141,6 @@ class SegmentWriter {
   std::optional<FreeRanges> ranges_;
   std::vector<Slot> slots_;  // every entry that was ever used and not punched since
   std::vector<uint32_t> free_slots_;
-  std::set<ProcessId> other_owners_;  // that something was allocated for
-  ProcessId last_other_owner_;
   uint64_t next_counter_ = 1;
   uint64_t index_pages_ = 0;  // pages of the index that exist
   uint64_t budget_bytes_ = 0;

@@ -91,6 +91,8 @@ Result<UniqueFd> ConnectToListener(const std::string& name, const std::vector<ui
 
 // The kernel's word for whoever listens, if it is the user: its pid, or 0 if that is in another pid namespace.
 Result<pid_t> ListenerOf(const std::string& name, const std::vector<uint64_t>& inodes, uid_t uid, pid_t daemon) {
+  // A connection would make the daemon take us for a driver or an observer that dies.
+  if (inodes.size() == 1 && HasSocket(daemon, uid, inodes[0])) return daemon;
   auto socket = ConnectToListener(name, inodes, uid, daemon);
   if (socket) return PeerPid(socket->get());
   if (socket.error().kind == ErrorKind::kTimeout) return daemon;

@@ -134,13 +134,7 @@ void Owner::Enqueue(Task* task, bool at_front) {
   task->state = TaskState::kReady;
   task->shape = task->num_dependencies > 0 ? ShapeFor(task) : task->what->shape;
   Shape& shape = shapes_[task->shape];
-  if (!at_front) {
-    shape.ready.PushBack(task);
-  } else if (TakesStored(task)) {
-    shape.ready.PushConsumer(task);
-  } else {
-    shape.ready.PushFront(task);
-  }
+  shape.ready.Add(task, task->num_dependencies > 0 && TakesStored(task), at_front);
   MarkDirty(task->shape);
 }
 
@@ -204,7 +198,7 @@ int32_t Owner::WorkerFor(Shape& shape) const {
     }
   }
   if (best < 0 || busy < 0 || workers_[best].pushed.size > 0) return best;
-  const uint64_t ready_ns = shape.ready.size * (uint64_t{shape.ready.first->what->typical_ns} + kOverheadNs);
+  const uint64_t ready_ns = shape.ready.size() * (uint64_t{shape.ready.first()->what->typical_ns} + kOverheadNs);
   if (workers_[busy].expected_ns + ready_ns >= WorthWakingNs()) return best;
   if (shape.gathering_since_ns == 0) shape.gathering_since_ns = now_ns_;
   return workers_[busy].pushed.size < max_pushed ? busy : -1;
@@ -212,7 +206,7 @@ int32_t Owner::WorkerFor(Shape& shape) const {
 
 void Owner::Pump(uint32_t number, Actions& out) {
   Shape& shape = shapes_[number];
-  while (shape.ready.first) {
+  while (shape.ready.first()) {
     const int32_t best = WorkerFor(shape);
     if (best < 0) break;
     Task* task = shape.ready.PopFront();
@@ -220,9 +214,9 @@ void Owner::Pump(uint32_t number, Actions& out) {
     PushTo(best, task, out);
     PushDependentsBehind(task, out);
   }
-  if (!shape.ready.first) {
+  if (!shape.ready.first()) {
     for (const auto& [node, near] : shape.near) {
-      if (shapes_[near].ready.first) MarkDirty(near);  // a worker of this shape may have become free there
+      if (shapes_[near].ready.first()) MarkDirty(near);  // a worker of this shape may have become free there
     }
     Rebalance(shape, out);
   }
@@ -588,7 +582,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   }
   let_go();
   Shape& shape = shapes_[worker.shape];
-  bool refill = shape.ready.first ? worker.pushed.size <= max_pushed / 2 : worker.pushed.size == 0;
+  bool refill = shape.ready.first() ? worker.pushed.size <= max_pushed / 2 : worker.pushed.size == 0;
   if (worker.leased && (refill || handed_back)) MarkDirty(worker.shape);
   Settle(out);
 }
@@ -597,7 +591,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
 
 size_t Owner::ready_tasks() const {
   size_t sum = 0;
-  for (const Shape& shape : shapes_) sum += shape.ready.size;
+  for (const Shape& shape : shapes_) sum += shape.ready.size();
   return sum;
 }
 
@@ -620,7 +614,7 @@ size_t Owner::RepliesUntilWanted(const LeasedWorker& worker) const {
       }
     }
   }
-  const bool more = worker.actor ? worker.actor->queue.first != nullptr : shapes_[worker.shape].ready.first != nullptr;
+  const bool more = worker.actor ? worker.actor->queue.first != nullptr : shapes_[worker.shape].ready.first() != nullptr;
   const size_t half = (worker.actor ? max_pushed_calls : max_pushed) / 2;
   if (more && count > half) return count - half;
   return count;
@@ -629,7 +623,7 @@ size_t Owner::RepliesUntilWanted(const LeasedWorker& worker) const {
 void Owner::CheckInvariants() {
   size_t listed = 0;
   for (const Shape& shape : shapes_) {
-    for (Task* task = shape.ready.first; task; task = task->next) {
+    for (Task* task = shape.ready.first(); task; task = task->next) {
       WEFT_CHECK(task->state == TaskState::kReady && task->unresolved == 0, "a queued task is not ready");
       ++listed;
     }

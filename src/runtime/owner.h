@@ -279,15 +279,19 @@ struct TaskList {
   Task* PopFront();
 };
 
-// Tasks that can run. Consumers, which take stored values that others have made, go before what makes more of them: the
+// Tasks that can run. Consumers, which take stored values, go before what may make more of them, each kind in order: the
 // store is bounded, and those that wait for room in it lend only so many CPUs.
-struct ReadyList : TaskList {
-  void PushConsumer(Task* task);
-  void PushFront(Task* task);  // behind the consumers
+class ReadyList {
+ public:
+  void Add(Task* task, bool consumer, bool at_front);  // of its kind
   void Remove(Task* task);
   Task* PopFront();
+  Task* first() const { return tasks_.first; }
+  size_t size() const { return tasks_.size; }
 
-  Task* last_consumer = nullptr;  // all before it are consumers, too
+ private:
+  TaskList tasks_;
+  Task* last_consumer_ = nullptr;  // all before it are consumers, too
 };
 
 struct LeasedWorker {

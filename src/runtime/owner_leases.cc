@@ -23,7 +23,7 @@ LeasedWorker* Owner::FindWorker(ProcessId process) {
 }
 
 size_t Owner::SpareTasks(const Shape& shape) const {
-  size_t spare = shape.ready.size;
+  size_t spare = shape.ready.size();
   size_t idle = 0;
   for (int32_t number : shape.workers) {
     const LeasedWorker& worker = workers_[number];
@@ -35,7 +35,7 @@ size_t Owner::SpareTasks(const Shape& shape) const {
 
 void Owner::WishLeases(uint32_t number, Actions& out) {
   Shape& shape = shapes_[number];
-  if (shape.ready.first) shape.wish_again_ns = 0;
+  if (shape.ready.first()) shape.wish_again_ns = 0;
   size_t spare = shape.wish_again_ns > 0 ? 0 : SpareTasks(shape);
   if (spare == 0) {
     if (shape.quiet_since_ns == 0) shape.quiet_since_ns = now_ns_;
@@ -232,7 +232,7 @@ int64_t Owner::NextUrgentTick() const {
   bool wishes = false;
   for (const Shape& shape : shapes_) {
     if (shape.gathering_since_ns > 0) consider(shape.gathering_since_ns + kGatherNs);
-    wishes = wishes || (shape.wished > 0 && shape.ready.first);
+    wishes = wishes || (shape.wished > 0 && shape.ready.first());
   }
   if (!wishes || !NodeOf(self_)) return next;
   for (const LeasedWorker& worker : workers_) {

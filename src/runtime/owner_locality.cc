@@ -70,7 +70,7 @@ int64_t Owner::IdleEnd(const LeasedWorker& worker) const {
   if (!NodeOf(self_)) return end;
   for (uint32_t number = 0; number < shapes_.size(); ++number) {
     const Shape& shape = shapes_[number];
-    if (number == worker.shape || shape.wished == 0 || !shape.ready.first) continue;
+    if (number == worker.shape || shape.wished == 0 || !shape.ready.first()) continue;
     end = std::min(end, std::max(worker.idle_since_ns, shape.wished_since_ns) + kGiveWayNs);
   }
   return end;

@@ -373,7 +373,7 @@ void Owner::Announce(Object* object, Actions& out) {
       if (failed) {
         Retry(task, out);
       } else if (task->unresolved == 0) {
-        Enqueue(task, object->value.kind() == ValueKind::kStored);
+        Enqueue(task, false);
       } else {
         TryPushBehind(task, out);
       }

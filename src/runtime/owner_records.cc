@@ -95,23 +95,26 @@ Task* TaskList::PopFront() {
   return task;
 }
 
-void ReadyList::PushConsumer(Task* task) {
-  TaskList::PushFront(task);
-  if (!last_consumer) last_consumer = task;
-}
-
-void ReadyList::PushFront(Task* task) {
-  Task* next = last_consumer ? last_consumer->next : first;
-  next ? InsertBefore(next, task) : PushBack(task);
+void ReadyList::Add(Task* task, bool consumer, bool at_front) {
+  Task* behind_consumers = last_consumer_ ? last_consumer_->next : tasks_.first;
+  if (consumer && at_front) {
+    tasks_.PushFront(task);
+    if (!last_consumer_) last_consumer_ = task;
+  } else if (consumer || at_front) {
+    behind_consumers ? tasks_.InsertBefore(behind_consumers, task) : tasks_.PushBack(task);
+    if (consumer) last_consumer_ = task;
+  } else {
+    tasks_.PushBack(task);
+  }
 }
 
 void ReadyList::Remove(Task* task) {
-  if (task == last_consumer) last_consumer = task->previous;
-  TaskList::Remove(task);
+  if (task == last_consumer_) last_consumer_ = task->previous;
+  tasks_.Remove(task);
 }
 
 Task* ReadyList::PopFront() {
-  Task* task = first;
+  Task* task = tasks_.first;
   if (task) Remove(task);
   return task;
 }

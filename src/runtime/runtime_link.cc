@@ -158,7 +158,6 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     if (m->pid != 0) how = "(pid " + std::to_string(m->pid) + ") " + how;
     owner_->ProcessDied(m->process, how, CoarseNowNs(), actions_);
     AbandonInquiries();
-    FindOrphans(m->process);
   } else if (auto* m = std::get_if<SegmentOpened>(&message)) {
     uint8_t& state = segment_states_[m->segment];
     if (fds.size() == 1 && reader_.Open(m->segment, std::move(fds[0])).ok()) {
@@ -173,8 +172,10 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<MemoryReserved>(&message)) {
     auto asked = reserving_.find(m->request);
     if (asked == reserving_.end()) return Fail("the node daemon answered what was not asked");
-    if (m->granted) {
-      writer_.AddBudget(asked->second);
+    if (m->granted) writer_.AddBudget(asked->second);
+    if (unawaited_.erase(m->request) > 0) {
+      own_freed_ += m->granted;
+    } else if (m->granted) {
       reservations_.insert_or_assign(m->request, Result<bool>(true));
     } else {
       reservations_.insert_or_assign(m->request, Result<bool>(Error{ErrorKind::kFull, m->why_not}));
@@ -189,6 +190,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     HandlePeerMessages(m->from, m->payload);
   } else if (auto* m = std::get_if<ObjectsFreed>(&message)) {
     for (const Location& location : m->locations) writer_.Free(location);
+    ++own_freed_;
     if (background_idle_) doorbell_->WakeBackground();
   } else if (auto* m = std::get_if<AskHeld>(&message)) {
     AnswerHeld(m->owner);
@@ -213,20 +215,6 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     } else {
       Fail(m->why.empty() ? "the node daemon ended the session" : m->why);
     }
-  }
-}
-
-// What this process has written for a dead one, or for all of a node, nobody may be left to free. A result that is just
-// being written is not among it: whoever seals it looks whether its owner lives after that (Executor::Reply).
-void Runtime::FindOrphans(ProcessId dead) {
-  if (!writer_.created()) return;
-  const bool is_node = dead == DaemonOf(NodeOf(dead));
-  auto orphans = writer_.TakeObjectsOf(
-      [&](ProcessId owner) { return owner == dead || (is_node && NodeOf(owner) == NodeOf(dead)); });
-  for (size_t at = 0; at < orphans.size(); at += kMaxOrphansListed) {
-    const size_t end = std::min(orphans.size(), at + kMaxOrphansListed);
-    Send(OrphansFound{
-        .objects = {orphans.begin() + static_cast<ptrdiff_t>(at), orphans.begin() + static_cast<ptrdiff_t>(end)}});
   }
 }
 

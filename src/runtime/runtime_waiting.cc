@@ -41,6 +41,11 @@ bool IsKnownPending(const Object* object) {
   return object->value.kind() == ValueKind::kPending && (!object->borrowed || object->known_pending);
 }
 
+// Borrowed, and its owner has not said whether it is there.
+bool IsUnanswered(const Object* object) {
+  return object->value.kind() == ValueKind::kPending && object->borrowed && !object->known_pending;
+}
+
 }  // namespace
 
 // One wait of the executor's thread, and what it says of its CPU on the doorbell's page. With the lock held.
@@ -57,8 +62,8 @@ class Runtime::CpuLoan {
     if (lends_.when == Lends::When::kNever) return kNoDeadline;
     if (lends_.when == Lends::When::kForMemory) return OfferForMemory();
     if (offered_) return kNoDeadline;
-    if (lends_.when == Lends::When::kIfPending &&
-        std::none_of(lends_.objects.begin(), lends_.objects.end(), IsKnownPending)) {
+    if (lends_.when == Lends::When::kIfPending && !Any(IsKnownPending)) {
+      if (!Any(IsUnanswered)) return kNoDeadline;  // a copy is on its way, say
       // An owner that takes so long to answer may itself be waiting for a CPU.
       if (next_ns_ == 0) next_ns_ = NowNs() + kSlowAnswerNs;
       if (NowNs() < next_ns_) return next_ns_;
@@ -70,18 +75,24 @@ class Runtime::CpuLoan {
  private:
   int64_t OfferForMemory() {
     const int64_t now = NowNs();
-    if (next_ns_ != 0 && now >= next_ns_ && page().load() != BlockedState::kLends) {
-      Offer(BlockedState::kWaitsForMemory);  // also again: there may have been too many lenders
+    if (next_ns_ != 0 && now < next_ns_) return next_ns_;
+    if (offered_) {
+      Remind();  // there may have been too many lenders; the page is the daemon's to change now
+    } else if (next_ns_ != 0) {
+      Offer(BlockedState::kWaitsForMemory);
     }
-    if (next_ns_ == 0 || now >= next_ns_) next_ns_ = now + kLendForMemoryAfterNs;
-    return next_ns_;
+    return next_ns_ = now + kLendForMemoryAfterNs;
   }
   void Offer(BlockedState state) {
     offered_ = true;
     // Sequentially consistent with the daemon, which sets demand and then reads blocked: one of us sees the other.
     page().store(state);
-    if (runtime_.doorbell_->demand().load() != 0) runtime_.Send(Blocked{});
+    Remind();
   }
+  void Remind() {
+    if (runtime_.doorbell_->demand().load() != 0 && page().load() != BlockedState::kLends) runtime_.Send(Blocked{});
+  }
+  bool Any(bool (*is)(const Object*)) const { return std::any_of(lends_.objects.begin(), lends_.objects.end(), is); }
   std::atomic<BlockedState>& page() { return runtime_.doorbell_->blocked(); }
 
   Runtime& runtime_;
@@ -132,7 +143,11 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       until = std::min(until, loan->Offer());
       if (hand_back_at == 0) hand_back_at = NowNs() + kHandBackAfterNs;
       if (!handed_back && NowNs() >= hand_back_at) handed_back = true;
-      handed_back ? executor_->HandBackQueued() : void(until = std::min(until, hand_back_at));
+      if (handed_back) {
+        executor_->HandBackQueued();
+      } else {
+        until = std::min(until, hand_back_at);
+      }
     }
     owner_->SubmitterWaits(actions_);
     if (!actions_.empty()) Perform();

@@ -19,7 +19,7 @@
 
 namespace weft::core {
 
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 inline constexpr uint32_t kMaxMessageBytes = 4u << 20;  // bounds what one peer can make the daemon buffer
 
 // An amount of one resource in 1/10,000. "CPU" is a resource like any other.
@@ -175,9 +175,6 @@ struct ReleaseObject {  // no longer wanted, or no longer used
 
 // Objects whose owner is dead (object_store/orphan_table.h). No message has more than this many of them.
 inline constexpr size_t kMaxOrphansListed = 16384;
-struct OrphansFound {  // in the sender's segment
-  std::vector<SealedObject> objects;
-};
 struct HeldObjects {  // the answer to AskHeld: what of that owner's the sender has references to or views of
   ProcessId owner;
   std::vector<uint64_t> indexes;
@@ -421,7 +418,7 @@ using Message =
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
                  ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
                  ObjectUnfetchable, EntrustActor, NodeListed, ChannelLost, ShareLibrary, FindLibrary, LibraryAnswer,
-                 Unblocked, OrphansFound, HeldObjects, HoldsEnded, HoldOrphan, AskHeld, OrphanHeld, ResultsLeft>;
+                 Unblocked, HeldObjects, HoldsEnded, HoldOrphan, AskHeld, OrphanHeld, ResultsLeft>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -111,22 +111,6 @@ def test_what_crashed_tasks_have_put_is_freed(small_store):
             weft.get(crash.remote(), timeout=60)
 
 
-def test_what_a_dead_owner_had_in_the_segment_of_a_living_writer_is_freed(small_store):
-    """A result lies where the task ran, and belongs to who submitted it."""
-    Keeper = keeper_class()
-    maker = Keeper.remote()
-    weft.get(maker.put.remote())  # its own, which must stay
-    for end in ENDS * 15:
-        keeper = Keeper.remote()
-        end(keeper, weft.get(keeper.call.remote(maker)))
-        del keeper
-    # The maker reserves what it needs, and no more: of 60 results none is left beside the one it puts now.
-    weft.get(maker.put.remote())
-    big = weft.put(numpy.ones(2 * STORE // 3 // 8))
-    assert weft.get(big).sum() == 2 * STORE // 3 // 8
-    del maker, big
-
-
 def test_results_that_a_dead_worker_never_replied_are_freed(small_store, tmp_path):
     """A caller that stands still reads no replies. Its actor seals a result, cannot reply, and is killed there."""
 
