@@ -90,13 +90,22 @@ def frozen(no_session):
             driver.expect_nothing_left()
 
 
-def command(*arguments):
-    """`weft ...`, its result and the seconds that it took beyond the start of a Python that imports weft."""
+def measured(arguments: list) -> tuple:
     begin = time.monotonic()
     subprocess.run([sys.executable, "-c", "import weft.state, weft._commands"], check=True, timeout=60)
     start = time.monotonic()
     result = subprocess.run([*WEFT, *arguments], capture_output=True, text=True, timeout=60)
     return result, (time.monotonic() - start) - (start - begin)
+
+
+def command(*arguments, limit=SECONDS):
+    """`weft ...`, its result and the seconds that it took beyond the start of a Python that imports weft: the least of
+    three if a busy machine needs them, as nobody else lets go of those who stand still."""
+    result, took = measured(arguments)
+    for _ in range(2):
+        if took >= limit:
+            took = min(took, measured(arguments)[1])
+    return result, took
 
 
 COMMANDS = ["list tasks", "list nodes", "summary", "logs", "stack", "explain", "timeline -o /dev/null"]
@@ -183,8 +192,12 @@ def lingering_driver(language: str) -> Driver:
         pytest.skip("the C++ tests were not built (make test builds them)")
     driver.wait_for_line("ready")
     if language == "python":
-        wait_until(lambda: any("sleep" in text for text in driver.processes().values()), what="the task's program runs")
+        wait_until(lambda: programs_of(driver), what="the task's program runs")
     return driver
+
+
+def programs_of(driver: Driver) -> list:
+    return [pid for pid, text in driver.processes().items() if text.startswith("sleep ")]
 
 
 def daemon_of(driver: Driver) -> int:
@@ -205,7 +218,7 @@ def test_a_driver_is_killed_while_its_daemon_stands_still(language, still):
 def test_a_daemon_is_killed_while_its_workers_stand_still(language):
     driver = lingering_driver(language)
     daemon = daemon_of(driver)
-    programs = [pid for pid, text in driver.processes().items() if "sleep" in text]  # a user's; nobody ends it then
+    programs = programs_of(driver)  # the user's: nobody ends them then
     below = [pid for pid in descendants(daemon) if pid not in programs]
     assert below
     stop(*below)
@@ -221,7 +234,7 @@ def test_a_daemon_is_killed_while_its_workers_stand_still(language):
 def test_a_driver_ends_its_session_while_the_daemon_stands_still():
     driver = Driver(PYTHON_DRIVER.replace("weft.get(lingering)", "input(); weft.shutdown()"), stdin=subprocess.PIPE)
     driver.wait_for_line("ready")
-    wait_until(lambda: any("sleep" in text for text in driver.processes().values()), what="the task's program runs")
+    wait_until(lambda: programs_of(driver), what="the task's program runs")
     stop(daemon_of(driver))
     driver.process.stdin.write(b"\n")
     driver.finish(20)
@@ -256,21 +269,27 @@ print(time.monotonic() - begin)
 '''
 
 def join(limit):
-    said, took = subprocess.run(
-        [sys.executable, "-c", JOIN], capture_output=True, text=True, timeout=60
-    ).stdout.rsplit("\\n", 2)[:2]
-    assert float(took) < limit, (said, took)
-    return said
+    # As for commands: the least of three.
+    for _ in range(3):
+        said, took = subprocess.run(
+            [sys.executable, "-c", JOIN], capture_output=True, text=True, timeout=60
+        ).stdout.rsplit("\\n", 2)[:2]
+        if float(took) < limit:
+            return said
+    raise AssertionError((said, took))
 
 def join_by_cpp(limit):
-    begin = time.monotonic()
     environment = {**os.environ, "WEFT_ADDRESS": "auto"}
-    driver = subprocess.Popen([CPP], env=environment, stdout=subprocess.PIPE, text=True)
-    said = driver.stdout.readline().strip()
-    assert time.monotonic() - begin < limit, said
-    driver.kill()
-    driver.wait()
-    return said
+    for _ in range(3):
+        begin = time.monotonic()
+        driver = subprocess.Popen([CPP], env=environment, stdout=subprocess.PIPE, text=True)
+        said = driver.stdout.readline().strip()
+        took = time.monotonic() - begin
+        driver.kill()
+        driver.wait()
+        if took < limit:
+            return said
+    raise AssertionError((said, took))
 
 def squat(*names, accepts=True):
     '''Somebody else who listens: and accepts but never answers, or has no room for anybody.'''
@@ -411,7 +430,7 @@ def test_other_users_who_listen_under_our_names(tmp_path, accepts):
         + textwrap.dedent(
             """
         assert "no node of a cluster runs on this machine" in (said := join(2)) and cluster not in said, said
-        result, took = command("status")
+        result, took = command("status", limit=1)
         assert result.returncode == 1 and "no session of yours and no node runs" in result.stderr and took < 1, (
             took,
             result.stderr,
@@ -424,16 +443,16 @@ def test_other_users_who_listen_under_our_names(tmp_path, accepts):
         assert said == f"joined {head['pid']}", said
         if os.path.exists(CPP):
             assert join_by_cpp(2) == "ready"
-        result, took = command("status")
+        result, took = command("status", limit=1)
         assert result.returncode == 0 and took < 1 and head["address"] in result.stdout, (took, result.stderr)
         assert cluster not in result.stdout + result.stderr
-        result, took = command("list", "nodes", "--json")
+        result, took = command("list", "nodes", "--json", limit=1)
         assert result.returncode == 0 and took < 1 and len(json.loads(result.stdout)) == 1, (took, result.stderr)
         import weft
         weft.init(num_cpus=1)
         assert f"weft-session-0-{weft._core.node_pid()}" in sessions
         assert len(weft.state.list_nodes()) == 1
-        result, took = command("list", "workers", "--json", "--session", str(os.getpid()))
+        result, took = command("list", "workers", "--json", "--session", str(os.getpid()), limit=1)
         assert result.returncode == 0 and took < 1 and json.loads(result.stdout), (took, result.stderr)
         begin = time.monotonic()
         assert f"(pid {head['pid']}) has ended" in run("stop") and time.monotonic() - begin < 2
