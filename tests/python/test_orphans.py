@@ -65,6 +65,18 @@ def keeper_class():
         def make(self):
             return bytes(800_000)
 
+        def begin(self, other, begun, gate):
+            self.mine.append(other.make_slowly.remote(begun, gate))
+
+        def make_slowly(self, begun, gate):
+            open(begun, "w").close()
+            hold(gate)
+            return bytes(800_000)
+
+        def written(self):
+            """Bytes in this process's segment, whoever owns them."""
+            return weft._core.stats()["store_bytes"]
+
         def exit(self):
             os._exit(3)
 
@@ -109,6 +121,19 @@ def test_what_crashed_tasks_have_put_is_freed(small_store):
     for _ in range(20):
         with pytest.raises(weft.WorkerCrashedError):
             weft.get(crash.remote(), timeout=60)
+
+
+@pytest.mark.parametrize("end", ENDS[1:], ids=lambda end: end.__name__)
+def test_a_result_whose_owner_dies_while_it_is_made_is_freed(small_store, gate, tmp_path, end):
+    Keeper = keeper_class()
+    maker, keeper = Keeper.remote(), Keeper.remote()
+    pid = weft.get(keeper.put.remote())
+    keeper.begin.remote(maker, str(tmp_path / "begun"), gate.path)
+    wait_until((tmp_path / "begun").exists)
+    end(keeper, pid)
+    wait_until(lambda: has_ended(pid))
+    gate.open()
+    wait_until(lambda: weft.get(maker.written.remote()) == 0)  # which is called after the reply to nobody
 
 
 def test_results_that_a_dead_worker_never_replied_are_freed(small_store, tmp_path):
