@@ -581,7 +581,8 @@ PyObject* CurrentCall(PyObject*, PyObject*) {
 PyObject* TaskName(PyObject*, PyObject*) {
   const PythonCall* call = g_runner ? g_runner->Current() : nullptr;
   if (!call || g_runner->executor()->lease().actor) Py_RETURN_NONE;
-  return PyUnicode_FromStringAndSize(call->what->name.data(), static_cast<Py_ssize_t>(call->what->name.size()));
+  // Of C++ it may be anything: printing must work all the same.
+  return PyUnicode_DecodeUTF8(call->what->name.data(), static_cast<Py_ssize_t>(call->what->name.size()), "replace");
 }
 
 PyObject* CurrentActor(PyObject*, PyObject*) {

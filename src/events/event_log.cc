@@ -166,8 +166,11 @@ std::string RecentFunction(int fd, int64_t since_ns) {
     if (cells[i][0] != page.head - count + i + 1) continue;
     const uint64_t about = cells[i][6];
     if (static_cast<uint8_t>(about >> 48) != static_cast<uint8_t>(EventKind::kRan)) continue;
-    if (to_ns(cells[i][2]) < since_ns) break;
+    // If none has run since, it is the last one: output may be read late, or be of what that one has left behind.
+    const bool long_ago = to_ns(cells[i][2]) < since_ns;
+    if (long_ago && name != 0) break;
     if (!add(about)) return {};
+    if (long_ago) break;
   }
   uint32_t length = 0;
   char text[kMaxNameBytes];

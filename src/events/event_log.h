@@ -208,8 +208,9 @@ struct EventLogCopy {
   uint64_t overwritten = 0;  // older records that are gone
 };
 
-// The one function that ran in this process between `since_ns` and now, or runs; empty if there were none or several. A
-// few system calls and no mapping, for the daemon, which wants to know whose output it reads.
+// The one function that ran in this process between `since_ns` and now, or runs; the last one before that if there was
+// none; empty if there were several. A few system calls and no mapping, for the daemon, which wants to know whose
+// output it reads.
 std::string RecentFunction(int fd, int64_t since_ns);
 
 // Copies a log, also while it is written. What does not make sense is left out.

@@ -499,6 +499,7 @@ void ActorDirectory::Handle(const ActorKilled& event, std::vector<DirectoryActio
     }
   }
   if (!worker) return Die(event.actor, Called(actor) + " " + why, event.error, out);
+  if (actor.ending == Ending::kNo) actor.error_ending = event.error;
   BeginEnding(*found, Ending::kKilled, why, out);
   out.emplace_back(KillActorWorker{worker, "it was killed on request"});
 }
@@ -514,7 +515,10 @@ void ActorDirectory::WorkerEnded(ObjectId id, const ProcessEnded& event, std::ve
   auto& actor = entry.second;
   std::string called = Called(actor, event.pid);
   if (faults.restart_the_killed && actor.ending == Ending::kKilled) actor.ending = Ending::kNo;
-  if (actor.ending != Ending::kNo) return Die(id, called + " " + actor.why_ending, "", out);
+  if (actor.ending != Ending::kNo) {
+    const std::string error = actor.error_ending;
+    return Die(id, called + " " + actor.why_ending, error, out);
+  }
 
   std::string why = called + (event.how.starts_with("killed") ? " was " : " ") + event.how;
   if (std::exchange(actor.kill_asked, false)) why = called + " was killed on request";

@@ -96,7 +96,7 @@ struct ActorKilled {
   bool no_restart = true;
   bool owner_lives = false;
   std::string why;    // instead of "was killed on request"
-  std::string error;  // for an actor without a worker: the exception that makes it impossible, packed
+  std::string error;  // the exception that makes it impossible, packed
 };
 struct ActorPlaced {  // the scheduler has a worker for it
   ObjectId actor;
@@ -268,6 +268,7 @@ class ActorDirectory {
     ResourceAmounts to_place, to_hold;
     std::string name, name_space, class_name, metadata;
     std::string why_ending;
+    std::string error_ending;  // the exception that makes it impossible, packed
     std::set<ProcessId> watchers;
   };
   struct DeadActor {

@@ -244,6 +244,11 @@ TEST(ActorDirectory, AnActorThatCannotBeConstructedSaysWhy) {
   t.Create(1, 5, {.name = "a"});
   EXPECT_EQ(t(ActorKilled{ProcessId{1}, t.Id(1, 5), true, true, "cannot be constructed: no", "boom"}),
             "free ns/a; unwant 1.5; tell 1: 1.5 is dead (actor Counter \"a\" cannot be constructed: no) [boom]");
+  // Its worker may be there by then.
+  t.Create(1, 6, {});
+  t.Place(1, 6, 2);
+  EXPECT_EQ(t(ActorKilled{ProcessId{1}, t.Id(1, 6), true, true, "cannot be constructed: no", "boom"}), "kill 2");
+  EXPECT_EQ(t.End(2), "tell 1: 1.6 is dead #1 (actor Counter (pid 1002) cannot be constructed: no) [boom]");
 }
 
 TEST(ActorDirectory, WhatTheSchedulerRefusesIsDead) {

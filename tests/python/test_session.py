@@ -189,7 +189,7 @@ def test_the_default_is_the_cpus_of_the_affinity():
 
 
 def can_mount() -> bool:
-    command = ["unshare", "--mount", "--", "mount", "--bind", "/tmp", "/sys/fs/cgroup"]
+    command = ["unshare", "--mount", "--net", "--", "sh", "-c", "mount --bind /tmp /sys/fs/cgroup && ip link set lo up"]
     try:
         return subprocess.run(command, capture_output=True, timeout=20).returncode == 0
     except OSError:
@@ -212,8 +212,10 @@ def test_a_quota_counts_the_same_in_python_and_in_cpp(tmp_path):
     for command in ("python -c 'import weft; print(weft.init().num_cpus)'", started):
         home = {"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
         path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
-        script = f"mount --bind {tmp_path} /sys/fs/cgroup && {{ {command}\n}}"
-        driver = run_driver("", command=["unshare", "--mount", "--", "sh", "-c", script], env={**home, "PATH": path})
+        # A network of its own: nodes of others are not seen there.
+        script = f"mount --bind {tmp_path} /sys/fs/cgroup && ip link set lo up && {{ {command}\n}}"
+        isolated = ["unshare", "--mount", "--net", "--", "sh", "-c", script]
+        driver = run_driver("", command=isolated, env={**home, "PATH": path})
         assert "1.0" in driver.stdout.splitlines(), driver.stdout + driver.stderr
 
 
