@@ -392,6 +392,7 @@ void CppRunner::ServeCalls() {
     }
     std::unique_ptr<CppCall> call(static_cast<CppCall*>(execution->front_end));
     Runtime::SetCurrentExecution(call->execution);
+    executor_->NoteBegin(*execution);
     Invoke(*call, execution->returns, execution->outcome);
     Runtime::SetCurrentExecution(0);
     {
@@ -400,7 +401,7 @@ void CppRunner::ServeCalls() {
     }
     call.reset();
     execution->front_end = nullptr;
-    executor_->Complete(execution);
+    executor_->Complete(execution, false);
   }
 }
 

@@ -76,6 +76,7 @@ PyObject* PythonRunner::FunctionOf(const core::TaskCall& from) {
 }
 
 void PythonRunner::Prepare(const core::TaskCall& from) {
+  if (mode_.concurrent && !mode_.loop) WakeOwedBefore(*from.what);  // its arguments may be slow, too
   PythonCall& call = main_;
   call.what = from.what;
   call.arguments.clear();
@@ -342,66 +343,101 @@ void PythonRunner::Keep(core::Execution& execution) {
 }
 
 void PythonRunner::Start(core::Execution& execution) {
-  if (mode_.loop) return StartOnLoop(execution);
-  bool spawn = false;
-  {
-    std::lock_guard lock(pool_mutex_);
-    pool_queue_.push_back(&execution);
-    if (pool_idle_ < pool_queue_.size() && pool_threads_ < pool_limit_) {
-      // A thread that completes a call and starts the next one is itself about to be idle, and has no GIL.
-      spawn = pthread_equal(pthread_self(), main_thread_);
-      if (spawn) ++pool_threads_;
-    }
+  if (mode_.loop) {
+    executor_->NoteBegin(execution);
+    return StartOnLoop(execution);
   }
-  pool_wakes_.notify_one();
-  if (!spawn) return;
-  PyObject* start_thread = Callback("weft._actor_worker", "start_thread");
-  Owned started(start_thread ? PyObject_CallNoArgs(start_thread) : nullptr);
-  if (!started) {
-    PyErr_WriteUnraisable(Py_None);
+  pool_queue_.push_back(&execution);
+  NeedSeeker();
+}
+
+bool PythonRunner::NeedSeeker() {
+  if (pool_seekers_ > 0) return false;
+  ++pool_seekers_;
+  if (pool_idle_ > 0) {
+    --pool_idle_;
     std::lock_guard lock(pool_mutex_);
+    ++pool_called_;
+    pool_wakes_.notify_one();
+    return false;
+  }
+  // If all threads are busy, the next that is done looks at the queue.
+  if (pool_threads_ < pool_limit_) {
+    ++pool_threads_;
+    PyObject* start_thread = Callback("weft._actor_worker", "start_thread");
+    Owned started(start_thread ? PyObject_CallNoArgs(start_thread) : nullptr);
+    if (started) return true;
+    PyErr_WriteUnraisable(Py_None);
     --pool_threads_;
+  }
+  --pool_seekers_;
+  return false;
+}
+
+// If what was brief so far blocks, the seeker does it.
+void PythonRunner::WakeOwedBefore(const core::DefinedTemplate& what) {
+  if (pool_seekers_ == 0 || !what.brief.load(std::memory_order_relaxed)) executor_->WakeOwed();
+}
+
+// A call that gives up the GIL, or has had it for too long, thereby gives it to the seeker: so what is queued behind a
+// call that blocks begins at once, and short calls run back to back on one thread.
+void PythonRunner::ServeCalls() {
+  for (;;) {
+    --pool_seekers_;
+    // Whoever had the GIL may not be back soon.
+    executor_->WakeOwed();
+    for (;;) {
+      // Also before the last one, which may block and then leaves no seeker who would take what may run since a call
+      // ended.
+      if (pool_queue_.size() <= 1) executor_->TakeMore();
+      if (pool_queue_.size() > 1 && NeedSeeker()) continue;
+      if (pool_queue_.empty()) break;
+      core::Execution* execution = pool_queue_.front();
+      pool_queue_.pop_front();
+      Serve(*execution);
+    }
+    executor_->WakeOwed();
+    ++pool_idle_;  // with the GIL: what is queued from now on calls us
+    Py_BEGIN_ALLOW_THREADS {
+      std::unique_lock lock(pool_mutex_);
+      pool_wakes_.wait(lock, [&] { return pool_called_ > 0; });
+      --pool_called_;
+    }
+    Py_END_ALLOW_THREADS
   }
 }
 
-void PythonRunner::ServeCalls() {
+void PythonRunner::Serve(core::Execution& execution) {
+  auto* call = static_cast<PythonCall*>(execution.front_end);
+  WakeOwedBefore(*call->what);
+  executor_->NoteBegin(execution);
+  t_call = call;
+  Runtime::SetCurrentExecution(call->execution);
+  call->thread = PyThread_get_thread_ident();
   for (;;) {
-    core::Execution* execution;
-    Py_BEGIN_ALLOW_THREADS {
-      std::unique_lock lock(pool_mutex_);
-      ++pool_idle_;
-      pool_wakes_.wait(lock, [&] { return !pool_queue_.empty(); });
-      --pool_idle_;
-      execution = pool_queue_.front();
-      pool_queue_.pop_front();
+    Owned result;
+    if (call->cancelled) {
+      PyObject* cancelled = Callback("weft._actor_worker", "Cancelled");
+      if (cancelled) PyErr_SetNone(cancelled);
+    } else if (!call->failed) {
+      result = Owned(Invoke(*call));
+    } else {
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(call->error)), call->error);
     }
-    Py_END_ALLOW_THREADS auto* call = static_cast<PythonCall*>(execution->front_end);
-    t_call = call;
-    Runtime::SetCurrentExecution(call->execution);
-    call->thread = PyThread_get_thread_ident();
-    for (;;) {
-      Owned result;
-      if (!call->failed) {
-        result = Owned(Invoke(*call));
-      } else {
-        PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(call->error)), call->error);
-      }
-      if (!result && RunAgain(*call)) continue;
-      call->thread = 0;
-      call->DropArguments();
-      Conclude(*call, execution->returns, result.get(), execution->outcome);
-      break;
-    }
-    PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), nullptr);  // a cancel that came too late
-    t_call = nullptr;
-    Runtime::SetCurrentExecution(0);
-    kept_.erase(call->execution);
-    Py_CLEAR(call->error);
-    delete call;
-    execution->front_end = nullptr;
-    Py_BEGIN_ALLOW_THREADS executor_->Complete(execution);
-    Py_END_ALLOW_THREADS
+    if (!result && RunAgain(*call)) continue;
+    call->thread = 0;
+    call->DropArguments();
+    Conclude(*call, execution.returns, result.get(), execution.outcome);
+    break;
   }
+  PyThreadState_SetAsyncExc(PyThread_get_thread_ident(), nullptr);  // a cancel that came too late
+  t_call = nullptr;
+  Runtime::SetCurrentExecution(0);
+  kept_.erase(call->execution);
+  Py_CLEAR(call->error);
+  delete call;
+  execution.front_end = nullptr;
+  executor_->Complete(&execution, true);
 }
 
 // ---- asyncio ------------------------------------------------------------------------------------------------------
@@ -447,7 +483,7 @@ void PythonRunner::StartOnLoop(core::Execution& execution) {
   Py_CLEAR(call->error);
   delete call;
   execution.front_end = nullptr;
-  executor_->Complete(&execution);
+  executor_->Complete(&execution, true);
 }
 
 void PythonRunner::Finished(core::Execution* execution, PyObject* value, PyObject* error) {
@@ -464,7 +500,7 @@ void PythonRunner::Finished(core::Execution* execution, PyObject* value, PyObjec
   Py_CLEAR(call->error);
   delete call;
   execution->front_end = nullptr;
-  executor_->Complete(execution);
+  executor_->Complete(execution, true);
 }
 
 void PythonRunner::NeverBegan(uint64_t number) {
@@ -536,6 +572,8 @@ void PythonRunner::TakeCancels() {
     } else if (call->thread != 0) {
       PyObject* cancelled = Callback("weft._actor_worker", "Cancelled");
       if (cancelled) PyThreadState_SetAsyncExc(call->thread, cancelled);
+    } else if (!mode_.loop) {
+      call->cancelled = true;
     }
   }
 }

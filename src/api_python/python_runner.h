@@ -37,6 +37,7 @@ struct PythonCall {
   core::ProcessId submitter;
   uint64_t task = 0;
   uint64_t execution = 0;
+  bool cancelled = false;                 // before a thread of the pool ran it
   unsigned long thread = 0;               // that runs it, as Python numbers threads
   PyObject* aio_task = nullptr;           // or the asyncio task
   core::Execution* concurrent = nullptr;  // what it belongs to, if it runs beside others
@@ -55,7 +56,7 @@ class PythonRunner final : public core::TaskRunner {
   void Assigned(const core::AssignedLease& lease) override;
   core::ActorMode mode() override;
   void Keep(core::Execution& execution) override;
-  void Start(core::Execution& execution) override;  // with the GIL if the actor has a loop or on the main thread
+  void Start(core::Execution& execution) override;
   void RunLoop() override;
   void Interrupt(uint64_t execution) override;
 
@@ -80,6 +81,9 @@ class PythonRunner final : public core::TaskRunner {
   void Fail(PythonCall& call, core::TaskOutcome& outcome);
   bool RunAgain(PythonCall& call);  // a retryable exception of an actor's call
   void StartOnLoop(core::Execution& execution);
+  bool NeedSeeker();                                       // true: the GIL was given up meanwhile, look again
+  void WakeOwedBefore(const core::DefinedTemplate& what);  // runs; callers hear of the replies so far
+  void Serve(core::Execution& execution);                  // runs a call of the pool
   void SignalUntilTaken(uint64_t execution);
   void TakeCancels();
 
@@ -100,11 +104,14 @@ class PythonRunner final : public core::TaskRunner {
   std::vector<uint64_t> to_cancel_;
   std::atomic<bool> any_to_cancel_{false};
   std::unordered_map<uint64_t, PythonCall*> kept_;  // GIL; by execution
-  // The pool. Guarded by pool_mutex_.
-  std::mutex pool_mutex_;
-  std::condition_variable pool_wakes_;
+  // The pool. Seekers are threads that were woken or started to look at the queue and have not done so yet, mostly
+  // since another has the GIL. While calls are queued there is one, unless all threads are busy. GIL.
   std::deque<core::Execution*> pool_queue_;
-  uint32_t pool_idle_ = 0, pool_threads_ = 0, pool_limit_ = 0;
+  uint32_t pool_seekers_ = 0, pool_threads_ = 0, pool_limit_ = 0;
+  uint32_t pool_idle_ = 0;  // threads that sleep, or are about to, and were not called
+  std::mutex pool_mutex_;   // nobody waits for the GIL with it
+  std::condition_variable pool_wakes_;
+  uint32_t pool_called_ = 0;  // idle threads that are to wake up; guarded by pool_mutex_
 };
 
 extern PythonRunner* g_runner;       // in a worker

@@ -73,7 +73,9 @@ void Executor::RunUntilLeaving() {
       if (mode_.loop) return runner_.RunLoop();
       continue;
     }
-    if (!Idle(kNoDeadline)) return;
+    if (Idle(kNoDeadline)) continue;
+    stepping_ = true;  // for good: nobody takes calls any more
+    return;
   }
 }
 
@@ -120,6 +122,7 @@ bool Executor::MayLeave() {
   if (runtime_.stopped()) return true;
   if (!exit_.load(std::memory_order_acquire)) return false;
   if (exit_at_once_.load()) return true;
+  if (stepping_) return false;
   {
     std::lock_guard running(running_mutex_);
     if (!running_.empty()) return false;
@@ -162,12 +165,12 @@ bool Executor::Idle(int64_t deadline_ns) {
   runtime_.Flush();
   if (!has_rival) runner_.BeforeSleep();
   const auto something = [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen || woken_.load(); };
-  if (!may_spin_ || !spin_.Spin(runtime_.SpinLimitNs(), [&] {
+  if (!may_spin_.load(std::memory_order_relaxed) || !spin_.Spin(runtime_.SpinLimitNs(), [&] {
         return runtime_.doorbell_->AnyRung() || something() || runtime_.ReadStreams();
       })) {
     SleepOutcome slept = runtime_.SleepAsWaiter(WaiterState::kAsleepIdle, deadline_ns, something);
     was_disturbed_ = slept == SleepOutcome::kInterrupted;
-    may_spin_ = false;
+    may_spin_.store(false, std::memory_order_relaxed);
   } else {
     // A bell may ring late, for a task that was found before: what was allowed still is.
     was_disturbed_ = false;
@@ -184,8 +187,16 @@ bool Executor::Idle(int64_t deadline_ns) {
   return true;
 }
 
+void Executor::TakeMore() {
+  bool any = false;
+  while (Step()) any = true;
+  if (any && exit_.load(std::memory_order_acquire)) Wake();  // the main thread did not leave, because of us
+}
+
 bool Executor::Step() {
   if (exit_at_once_.load(std::memory_order_relaxed)) return false;  // calls that are still queued fail
+  // Another thread is taking a call, and goes on afterwards.
+  if (stepping_) return false;
   for (size_t i = 0; i < submitters_.size(); ++i) {
     Submitter& submitter = *submitters_[next_];
     Frame frame;
@@ -197,7 +208,9 @@ bool Executor::Step() {
       continue;
     }
     ++streak_;
+    stepping_ = mode_.concurrent && !mode_.loop;  // else nobody else takes calls
     TakeFrame(submitter, frame);
+    stepping_ = false;
     return true;
   }
   return false;
@@ -467,7 +480,7 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   call.execution = next_execution_++;
   call.attempt = head.attempt;
   call.depth = head.depth;
-  may_spin_ = head.may_spin != 0;
+  may_spin_.store(head.may_spin != 0, std::memory_order_relaxed);
   execution.outcome.kind = ReplyKind::kValues;
   execution.outcome.values.clear();
   execution.outcome.error.clear();
@@ -504,7 +517,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
     if (begun == Begun::kImpossible) {
       PopTask(submitter);
       NoteBegin(*execution);
-      return Reply(*execution);
+      return Reply(*execution, true);
     }
     if (begun != Begun::kReady) return;
     PopTask(submitter);
@@ -521,7 +534,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
     PopTask(submitter);
     NoteBegin(main_);
     if (constructs) Constructed(main_);
-    return Reply(main_);
+    return Reply(main_, true);
   }
   PopTask(submitter);
   runtime_.owner_->set_depth(main_.call.depth + 1);
@@ -536,7 +549,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   current_task_.store(0, std::memory_order_release);
   Runtime::SetCurrentExecution(0);
   if (constructs) Constructed(main_);
-  Reply(main_);
+  Reply(main_, true);
 }
 
 void Executor::Constructed(Execution& execution) {

@@ -10,15 +10,18 @@
 // channels until the constructor has run. Calls run one at a time on the main thread, or, if the front end says so
 // (TaskRunner::mode), beside each other: then the front end starts each and says when it is done (Complete), and the
 // executor takes no more of them than may run. Calls of a concurrency group of their own are taken at once and queued
-// here, so that a full group does not hold up the others.
+// here, so that a full group does not hold up the others. A thread of the front end that has completed a call may take
+// the next ones itself (TakeMore), which spares waking the main thread for each; their replies may then be announced
+// together (WakeOwed).
 //
 // Results are remembered for a while, so that a task that takes the result of an earlier one can be queued behind it;
 // that, and what becomes of the references that come with a task, is decided by WorkerMachine.
 //
 // Threads: Run on the worker's main thread; Poll and Sleep there too, if the front end has an event loop of its own.
-// Complete on any thread, without the lock (and without the interpreter's). HandBackQueued from the main thread, inside
-// a body that waits. Adopt, CopyCame, ExitWhenIdle and CancelRunning from the link thread, with the runtime's lock
-// held.
+// Complete and WakeOwed on any thread, without the lock. TakeMore on any thread that has the language's own lock (the
+// interpreter's), which the main thread has too, except around sleeping: it guards what is the main thread's.
+// HandBackQueued from the main thread, inside a body that waits. Adopt, CopyCame, ExitWhenIdle and CancelRunning from
+// the link thread, with the runtime's lock held.
 #pragma once
 
 #include <atomic>
@@ -53,6 +56,8 @@ struct DefinedTemplate {
   void* front_end = nullptr;  // the front end's loaded function
   uint32_t event_name = 0;
   uint32_t ended_well = 0;  // how often it has run here to its end, on the main thread
+  // Whether its last run was short: a reply before the next one need not be announced first. Relaxed.
+  std::atomic<bool> brief{false};
 };
 
 // The resources behind a task, and the actor that the worker is (if it is one).
@@ -134,7 +139,8 @@ class TaskRunner {
   virtual void Assigned(const AssignedLease&) {}
   // After a constructor has run well.
   virtual ActorMode mode() { return {}; }
-  // Instead of Run, in a concurrent actor: keeps what Prepare made, and starts it now or when told.
+  // Instead of Run, in a concurrent actor: keeps what Prepare made, and starts it now or when told; Executor::NoteBegin
+  // comes just before the body. Start also comes from within Complete, on its thread.
   virtual void Keep(Execution&) {}
   virtual void Start(Execution&) {}
   // Runs the event loop of a `loop` actor, which calls Executor::Poll and Sleep, until Poll says to leave.
@@ -170,7 +176,13 @@ class Executor {
   void Rest();
   void Wake();  // any thread
 
-  void Complete(Execution* execution);  // the outcome is in it; it is gone afterwards
+  // A call that runs beside others.
+  void NoteBegin(Execution& execution);  // its body begins now; to the event log
+  // The outcome is in it; it is gone afterwards. `in_language`: the caller has the language's own lock, which is given
+  // up while the reply has to wait. Without a loop, such a caller next calls TakeMore, and soon WakeOwed.
+  void Complete(Execution* execution, bool in_language);
+  void TakeMore();  // starts the calls that may run now
+  void WakeOwed();  // wakes the caller whose replies were not announced
 
   void HandBackQueued();  // the runtime's lock is held
   // The task or call that the calling thread runs; nothing is filled in if it runs none. The runtime's lock is held,
@@ -216,17 +228,17 @@ class Executor {
   };
   Begun Begin(Execution& execution, Submitter& submitter, std::string_view bytes);
   void StartConcurrent(std::unique_ptr<Execution> execution);
-  void NoteBegin(Execution& execution);  // to the event log
-  void Reply(Execution& execution);
+  void Reply(Execution& execution, bool in_language);
   void Constructed(Execution& execution);
   void TakeEarlyCancel(const Execution& execution);
   // The run of this task on the main thread, or 0. Any thread.
   uint64_t RunningNow(ProcessId submitter, uint64_t task) const;
-  std::unique_lock<std::mutex> AsOnlyWriter();
+  std::unique_lock<std::mutex> AsOnlyWriter(bool in_language);
   void HandBack(Submitter& submitter, uint64_t task, ReplyKind kind, const std::vector<Location>& lost = {},
                 std::string_view error = {});
-  uint8_t* RoomForReply(Submitter& submitter, uint32_t size);
+  uint8_t* RoomForReply(Submitter& submitter, uint32_t size, bool in_language);
   void SendReply(Submitter& submitter, uint32_t size, bool precious);
+  void OweWakeUp(Submitter& submitter);
   void WakeSubmitters();
   void GatherReplies();
   // Whether the task at the front has run here before without harm.
@@ -253,7 +265,10 @@ class Executor {
   // The frame at the front of a channel is being read: it may have to wait for a segment that is not mapped yet, and
   // the user's code that makes functions and arguments from bytes may wait for anything.
   bool reading_ = false;
-  bool may_spin_ = false;  // the last task's submitter saw a core free for us
+  std::atomic<bool> may_spin_{false};  // the last task's submitter saw a core free for us; relaxed
+  // Guarded by the language's lock: a thread is inside Step, and may have given up that lock there; or the main thread
+  // has left.
+  bool stepping_ = false;
 
   // What runs on the main thread, for CancelRunning. Sequentially consistent with early_cancels_: one side sees the
   // other's.
@@ -273,6 +288,8 @@ class Executor {
   bool constructed_ = false;
   ActorMode mode_;
   std::mutex reply_mutex_;  // concurrent, without a loop (AsOnlyWriter): one writer to a channel at a time
+  std::atomic<Submitter*> owed_{nullptr};  // whom OweWakeUp noted and nobody has woken since
+  std::atomic<uint32_t> num_owed_{0};      // about how many replies; relaxed
   // Concurrent calls. Guarded by running_mutex_, which is taken inside the runtime's.
   std::mutex running_mutex_;
   std::unordered_map<uint64_t, std::unique_ptr<Execution>> running_;

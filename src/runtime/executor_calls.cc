@@ -34,13 +34,11 @@ void Executor::StartConcurrent(std::unique_ptr<Execution> owned) {
     }
   }
   if (num_early_cancels_.load() > 0 && execution) TakeEarlyCancel(*execution);
-  if (!execution) return;
-  NoteBegin(*execution);
-  runner_.Start(*execution);
+  if (execution) runner_.Start(*execution);
 }
 
-void Executor::Complete(Execution* execution) {
-  Reply(*execution);
+void Executor::Complete(Execution* execution, bool in_language) {
+  Reply(*execution, in_language);
   Execution* next = nullptr;
   std::unique_ptr<Execution> ended;
   bool was_full = false;
@@ -61,12 +59,9 @@ void Executor::Complete(Execution* execution) {
     running_.erase(it);
   }
   ended.reset();
-  if (next) {
-    NoteBegin(*next);
-    runner_.Start(*next);
-  }
+  if (next) runner_.Start(*next);
   // The main thread may have left calls in their channels, or may wait to leave.
-  if (!mode_.loop && (was_full || exit_.load(std::memory_order_acquire))) Wake();
+  if (!mode_.loop && ((was_full && !in_language) || exit_.load(std::memory_order_acquire))) Wake();
 }
 
 // ---- cancelling ---------------------------------------------------------------------------------------------------

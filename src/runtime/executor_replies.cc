@@ -14,14 +14,18 @@ namespace {
 // halve the rate of calls.
 constexpr uint32_t kMostPreciousOwed = 8;
 constexpr uint32_t kProven = 16;
+// A call that runs no longer is short beside waking a caller, which takes some microseconds here and more there.
+constexpr uint32_t kBriefNs = 50'000;
+// Replies of calls beside each other that are announced together. So many take a fraction of a millisecond, and the
+// caller works on them while the next ones are made.
+constexpr uint32_t kMostOwed = 64;
 
 }  // namespace
 
-uint8_t* Executor::RoomForReply(Submitter& submitter, uint32_t size) {
+uint8_t* Executor::RoomForReply(Submitter& submitter, uint32_t size, bool in_language) {
   uint8_t* room = submitter.peer->channel.BeginSend(size);
   if (room) return room;
   // The submitter is behind: wake it and wait. Its background thread reads even if its program does not.
-  const bool in_language = !mode_.concurrent || mode_.loop;  // else Complete was called without its lock
   if (in_language) runner_.BeforeSleep();
   while (!room && !submitter.peer->dead && !submitter.peer->channel.gone() && !runtime_.stopped()) {
     submitter.peer->channel.Notify(Audience::kAnyone);
@@ -65,7 +69,21 @@ void Executor::GatherReplies() {
   }
 }
 
+void Executor::OweWakeUp(Submitter& submitter) {
+  Submitter* before = owed_.exchange(&submitter, std::memory_order_acq_rel);
+  if (before && before != &submitter) before->peer->channel.Notify(Audience::kAnyone);
+  if (num_owed_.fetch_add(1, std::memory_order_relaxed) + 1 >= kMostOwed) WakeOwed();
+}
+
+void Executor::WakeOwed() {
+  if (!owed_.load(std::memory_order_relaxed)) return;
+  num_owed_.store(0, std::memory_order_relaxed);
+  Submitter* owed = owed_.exchange(nullptr, std::memory_order_acq_rel);
+  if (owed) owed->peer->channel.Notify(Audience::kAnyone);
+}
+
 void Executor::WakeSubmitters() {
+  WakeOwed();
   owes_streams_.store(false, std::memory_order_relaxed);
   for (auto& submitter : submitters_) {
     if (!submitter->owes_wake_up.load(std::memory_order_relaxed)) continue;
@@ -75,8 +93,15 @@ void Executor::WakeSubmitters() {
   }
 }
 
-std::unique_lock<std::mutex> Executor::AsOnlyWriter() {
-  return mode_.concurrent && !mode_.loop ? std::unique_lock(reply_mutex_) : std::unique_lock<std::mutex>();
+// The other writer may wait for the language's lock, or for room: so nobody waits for it with that lock.
+std::unique_lock<std::mutex> Executor::AsOnlyWriter(bool in_language) {
+  if (!mode_.concurrent || mode_.loop) return {};
+  std::unique_lock only(reply_mutex_, std::try_to_lock);
+  if (only) return only;
+  if (in_language) runner_.BeforeSleep();
+  only.lock();
+  if (in_language) runner_.AfterSleep();
+  return only;
 }
 
 void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind, const std::vector<Location>& lost,
@@ -87,7 +112,7 @@ void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind, con
                        .error_size = static_cast<uint32_t>(error.size())};
   const auto size =
       static_cast<uint32_t>(sizeof head + lost.size() * (sizeof(ValueHead) + sizeof(Location)) + error.size());
-  auto only = AsOnlyWriter();
+  auto only = AsOnlyWriter(true);
   uint8_t* room = submitter.peer->channel.BeginSend(size);
   while (!room && !submitter.peer->dead && !submitter.peer->channel.gone() && !runtime_.stopped()) {
     submitter.peer->channel.Notify(Audience::kAnyone);
@@ -115,12 +140,13 @@ void Executor::NoteBegin(Execution& execution) {
                           call.what->event_name, call.attempt);
 }
 
-void Executor::Reply(Execution& execution) {
+void Executor::Reply(Execution& execution, bool in_language) {
   const ReplyKind kind = execution.outcome.kind;
   const uint32_t run_ns =
       runtime_.log_.End(execution.event, kind == ReplyKind::kValues || kind == ReplyKind::kExited ? EventOutcome::kOk
                                          : kind == ReplyKind::kCancelled ? EventOutcome::kCancelled
                                                                          : EventOutcome::kError);
+  execution.call.what->brief.store(run_ns > 0 && run_ns < kBriefNs, std::memory_order_relaxed);
   TaskOutcome& outcome = execution.outcome;
   Submitter& submitter = *execution.submitter;
   const ProcessId from = submitter.peer->process;
@@ -173,8 +199,8 @@ void Executor::Reply(Execution& execution) {
   reply.error_size = static_cast<uint32_t>(outcome.error.size());
   reply.num_given_back = static_cast<uint32_t>(given_back.size());
   reply.num_retained = static_cast<uint32_t>(retained.size());
-  auto one_at_a_time = AsOnlyWriter();
-  uint8_t* room = RoomForReply(submitter, size);
+  auto one_at_a_time = AsOnlyWriter(in_language);
+  uint8_t* room = RoomForReply(submitter, size, in_language);
   if (!room) return;  // the submitter is dead
   FrameWriter out(room);
   out.Put(reply);
@@ -195,10 +221,10 @@ void Executor::Reply(Execution& execution) {
   for (uint64_t index : retained) out.Put(index);
   SendReply(submitter, size, execution.call.what->max_retries == 0);
   if (one_at_a_time) {
-    // Nobody else may be there to do it later.
     const bool owes = submitter.owes_wake_up.exchange(false, std::memory_order_relaxed);
     one_at_a_time.unlock();
-    if (owes) submitter.peer->channel.Notify(Audience::kAnyone);
+    // Without the language's lock, nobody else may be there to do it later.
+    if (owes) in_language ? OweWakeUp(submitter) : submitter.peer->channel.Notify(Audience::kAnyone);
   }
 
   for (size_t i = 0; !is_actor_ && i < outcome.values.size(); ++i) {

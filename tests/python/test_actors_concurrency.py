@@ -113,6 +113,132 @@ def test_an_error_in_a_thread():
             weft.get(ref, timeout=30)
 
 
+@weft.remote
+class Counted:
+    """Knows how many of its calls run at once."""
+
+    def __init__(self):
+        self.now = self.most = 0
+        self.lock = threading.Lock()
+        self.order = []
+        self.event = threading.Event()
+        self.barrier = threading.Barrier(16)
+
+    def enter(self, i):
+        with self.lock:
+            self.now += 1
+            self.most = max(self.most, self.now)
+        self.order.append(i)
+        if i % 50 == 0:
+            time.sleep(0.0005)
+        with self.lock:
+            self.now -= 1
+        return i
+
+    def greatest(self):
+        return self.most
+
+    def began(self):
+        return self.order
+
+    def note(self, i):
+        self.order.append(i)
+
+    def meet(self):
+        return self.barrier.wait(30)
+
+    def wait_event(self):
+        assert self.event.wait(30)
+        return "set"
+
+    def set_event(self):
+        self.event.set()
+
+    def ping(self):
+        return "pong"
+
+    def compute(self, seconds):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            pass
+
+    def thread(self):
+        return threading.get_ident()
+
+
+@pytest.mark.parametrize("limit", [2, 16])
+def test_a_long_queue_of_short_calls_stays_within_the_limit(limit):
+    actor = Counted.options(max_concurrency=limit).remote()
+    assert weft.get([actor.enter.remote(i) for i in range(5000)], timeout=60) == list(range(5000))
+    assert 2 <= weft.get(actor.greatest.remote()) <= limit
+    assert sorted(weft.get(actor.began.remote())) == list(range(5000))
+
+
+def test_short_calls_run_back_to_back_on_one_thread():
+    """They do not wake a thread each."""
+    actor = Counted.options(max_concurrency=16).remote()
+    threads = weft.get([actor.thread.remote() for _ in range(1000)], timeout=60)
+    assert sum(one != other for one, other in zip(threads, threads[1:])) < 500
+
+
+def test_as_many_calls_as_may_run_wait_for_each_other():
+    actor = Counted.options(max_concurrency=16).remote()
+    for _ in range(20):
+        assert sorted(weft.get([actor.meet.remote() for _ in range(16)], timeout=60)) == list(range(16))
+
+
+def test_blocked_calls_do_not_hold_up_those_behind_them():
+    actor = Counted.options(max_concurrency=16).remote()
+    for _ in range(3):
+        weft.get([actor.ping.remote() for _ in range(100)], timeout=30)  # its calls are known to be short
+    waiting = [actor.wait_event.remote() for _ in range(15)]
+    # Through the one place that is left, in the order they were called.
+    weft.get([actor.note.remote(i) for i in range(1000)], timeout=30)
+    assert weft.get(actor.began.remote(), timeout=30) == list(range(1000))
+    assert weft.wait(waiting, timeout=0)[0] == []
+    weft.get(actor.set_event.remote(), timeout=30)
+    assert weft.get(waiting, timeout=30) == ["set"] * 15
+
+
+def test_a_short_call_is_answered_although_the_next_one_blocks():
+    """Replies of short calls may be announced together, but not after a call that blocks."""
+    actor = Counted.options(max_concurrency=2).remote()
+    for _ in range(3):
+        weft.get([actor.ping.remote() for _ in range(100)], timeout=30)
+    refs = [actor.ping.remote() for _ in range(5)]
+    waiting = actor.wait_event.remote()
+    assert weft.get(refs, timeout=20) == ["pong"] * 5
+    weft.get(actor.set_event.remote(), timeout=20)
+    assert weft.get(waiting, timeout=20) == "set"
+
+
+def test_a_call_that_waits_for_a_later_one():
+    actor = Counted.options(max_concurrency=2).remote()
+    waiting = actor.wait_event.remote()
+    refs = [actor.ping.remote() for _ in range(200)]
+    later = actor.set_event.remote()
+    assert weft.get([waiting, later, *refs], timeout=30) == ["set", None] + ["pong"] * 200
+
+
+def test_short_calls_beside_one_that_computes():
+    actor = Counted.options(max_concurrency=2).remote()
+    busy = actor.compute.remote(2)
+    assert weft.get([actor.ping.remote() for _ in range(10)], timeout=30) == ["pong"] * 10
+    assert weft.wait([busy], timeout=0)[0] == []
+
+
+def test_many_callers_of_a_threaded_actor():
+    actor = Counted.options(max_concurrency=8).remote()
+
+    @weft.remote(num_cpus=0)
+    def call(actor, first):
+        return weft.get([actor.enter.remote(first + i) for i in range(500)], timeout=60)
+
+    results = weft.get([call.remote(actor, 1000 * i) for i in range(4)], timeout=120)
+    assert results == [[1000 * k + i for i in range(500)] for k in range(4)]
+    assert weft.get(actor.greatest.remote()) <= 8
+
+
 # ---- concurrency groups ---------------------------------------------------------------------------------------------
 
 

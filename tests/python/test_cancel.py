@@ -275,6 +275,45 @@ def test_queued_calls_of_an_actor(gate, tmp_path):
     assert weft.get(actor.all.remote()) == [0, 2]
 
 
+def test_a_call_that_waits_for_a_place_in_its_group(gate, tmp_path):
+    @weft.remote(concurrency_groups={"one": 1})
+    class Grouped:
+        def __init__(self):
+            self.seen = []
+
+        @weft.method(concurrency_group="one")
+        def wait(self, path):
+            self.seen.append("wait")
+            hold(path)
+
+        @weft.method(concurrency_group="one")
+        def work(self, item):
+            self.seen.append(item)
+
+        def linger(self, path):
+            note(path)
+            hold(path + " that nobody makes")
+
+        def all(self):
+            return self.seen
+
+    path = str(tmp_path / "notes")
+    actor = Grouped.remote()
+    running = actor.wait.remote(gate.path)
+    queued = [actor.work.remote(i) for i in range(3)]
+    wait_until(lambda: weft.get(actor.all.remote()) == ["wait"])
+    other = actor.linger.remote(path)
+    wait_until(lambda: notes(path))
+    weft.cancel(queued[1])
+    # Cancels come in their order: when the next one has come, so has this one.
+    weft.cancel(other)
+    cancelled(other)
+    gate.open()
+    cancelled(queued[1])
+    weft.get([running, queued[0], queued[2]], timeout=30)
+    assert weft.get(actor.all.remote()) == ["wait", 0, 2]
+
+
 def test_force_is_refused_for_calls_of_actors(tmp_path):
     path = str(tmp_path / "notes")
     actor = Worker.remote()
