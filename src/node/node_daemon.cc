@@ -430,6 +430,13 @@ void NodeDaemon::Handle(Process& process, Blocked&) {
 
 void NodeDaemon::Handle(Process&, Unblocked&) { RereadBlockedFlags(); }
 
+bool NodeDaemon::NothingRuns() const {
+  return std::none_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
+    const auto& [id, process] = entry;
+    return process->doorbell && scheduler_->IsLeased(id) && process->doorbell->blocked().load() == BlockedState::kNot;
+  });
+}
+
 // Counts the CPU of a worker whose task waits as lent, if the scheduler agrees. The task may go on at any moment; if
 // the page says by then that it lends, the worker tells us (Unblocked).
 void NodeDaemon::TakeLoan(Process& process) {
@@ -437,7 +444,8 @@ void NodeDaemon::TakeLoan(Process& process) {
   BlockedState state = page.load();
   if (state != BlockedState::kWaits && state != BlockedState::kWaitsForMemory) return;
   if (!page.compare_exchange_strong(state, BlockedState::kLends)) return;
-  scheduler_->Handle(WorkerBlocked{process.id, state == BlockedState::kWaitsForMemory}, scheduler_actions_);
+  const bool for_memory = state == BlockedState::kWaitsForMemory;
+  scheduler_->Handle(WorkerBlocked{process.id, for_memory, for_memory && NothingRuns()}, scheduler_actions_);
   if (scheduler_->IsLending(process.id)) return;
   BlockedState lends = BlockedState::kLends;
   page.compare_exchange_strong(lends, state);

@@ -207,6 +207,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   // Workers that have resumed take their lent CPUs back before anything is decided.
   void RereadBlockedFlags();
   void TakeLoan(Process& process);
+  bool NothingRuns() const;  // every leased worker waits
   bool OpenChannel(Process& submitter, Process& worker);
   // Before it is told of one.
   static void CountGrant(Process& process, const ResourceAmounts& shape);

@@ -12,14 +12,15 @@
 // - Taken. The writer dies: nothing happens until the owner frees the object. The owner dies: the borrowers say that
 //   they hold it (HeldObjects), and later let go of it (HoldsEnded) or die.
 // - Passed on by a borrower. The owner is dead, and the borrower may die too: the receiver registers (HoldOrphan)
-//   before it looks. When the daemon has answered, either the object exists and stays, or it was freed before, which the
-//   receiver sees by the generation in its entry.
+//   before it looks. When the daemon has answered, either the object exists and stays, or it was freed before, which
+//   the receiver sees by the generation in its entry.
 // - Being freed. The writer dies before it handles ObjectsFreed: the daemon finds the entry in its segment and frees it
 //   there. Freeing twice is harmless, because a place has a generation.
 //
 // An orphan in the segment of a living writer is not freed before that ends. Only the writer can change the generation
 // that tells a late receiver that the bytes are gone, and until it has, the receiver would be let in and then see other
-// bytes. If the writer and the owner both die, the daemon handles one death first; at the second the object is an orphan.
+// bytes. If the writer and the owner both die, the daemon handles one death first; at the second the object is an
+// orphan.
 #include <algorithm>
 
 #include "base/clock.h"

@@ -614,7 +614,8 @@ size_t Owner::RepliesUntilWanted(const LeasedWorker& worker) const {
       }
     }
   }
-  const bool more = worker.actor ? worker.actor->queue.first != nullptr : shapes_[worker.shape].ready.first() != nullptr;
+  const bool more =
+      worker.actor ? worker.actor->queue.first != nullptr : shapes_[worker.shape].ready.first() != nullptr;
   const size_t half = (worker.actor ? max_pushed_calls : max_pushed) / 2;
   if (more && count > half) return count - half;
   return count;

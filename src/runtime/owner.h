@@ -279,8 +279,8 @@ struct TaskList {
   Task* PopFront();
 };
 
-// Tasks that can run. Consumers, which take stored values, go before what may make more of them, each kind in order: the
-// store is bounded, and those that wait for room in it lend only so many CPUs.
+// Tasks that can run. Consumers, which take stored values, go before what may make more of them, each kind in order:
+// the store is bounded, and those that wait for room in it lend only so many CPUs.
 class ReadyList {
  public:
   void Add(Task* task, bool consumer, bool at_front);  // of its kind

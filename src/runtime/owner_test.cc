@@ -581,6 +581,36 @@ TEST(Owner, ABorrowedArgumentIsFetchedAndItsOwnersDeathFailsTheTask) {
   EXPECT_EQ(t.Actions(), "");  // nobody to give it back to
 }
 
+TEST(ReadyList, ConsumersGoBeforeTheRestAndEachKindInOrder) {
+  std::vector<Task> tasks(8);
+  ReadyList list;
+  auto number = [&](const Task* task) { return static_cast<int>(task - tasks.data()); };
+  auto take_all = [&] {
+    std::vector<int> taken;
+    while (Task* task = list.PopFront()) taken.push_back(number(task));
+    EXPECT_EQ(list.size(), 0u);
+    return taken;
+  };
+  list.Add(&tasks[0], false, false);
+  list.Add(&tasks[1], true, false);
+  list.Add(&tasks[2], false, false);
+  list.Add(&tasks[3], true, false);
+  list.Add(&tasks[4], false, true);
+  list.Add(&tasks[5], true, true);
+  EXPECT_EQ(take_all(), (std::vector<int>{5, 1, 3, 4, 0, 2}));
+  // The last consumer is taken out, and then the only one.
+  list.Add(&tasks[0], false, false);
+  list.Add(&tasks[1], true, false);
+  list.Add(&tasks[2], true, false);
+  list.Remove(&tasks[2]);
+  list.Add(&tasks[3], true, false);
+  list.Remove(&tasks[1]);
+  list.Remove(&tasks[3]);
+  list.Add(&tasks[6], false, true);
+  list.Add(&tasks[7], true, false);
+  EXPECT_EQ(take_all(), (std::vector<int>{7, 6, 0}));
+}
+
 TEST(Owner, SaysWhatItHasOfADeadOwnerAndWhenItLetsGo) {
   Transcript t;
   Object* five = t.owner.Receive({kThird, 5}, 1);

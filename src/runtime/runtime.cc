@@ -312,8 +312,8 @@ Status Runtime::Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes, uint
   }
   const uint64_t freed = own_freed_;
   const auto answered = [&] { return reservations_.contains(*request); };
-  auto outcome = WaitUntil(
-      lock, -1, false, [&] { return answered() || own_freed_ != freed; }, {.when = Lends::When::kForMemory});
+  auto outcome =
+      WaitUntil(lock, -1, false, [&] { return answered() || own_freed_ != freed; }, {.when = Lends::When::kForMemory});
   if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
   if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};
   if (!answered()) return {};

@@ -433,7 +433,7 @@ class Runtime {
   // Asks for budget, unless `request` is on its way already, and waits until it is answered or something was freed in
   // our own segment: then the caller tries again, as it may fit without.
   Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes, uint64_t* request);
-  void StopReserving(uint64_t request);  // without the lock: what is granted still is simply ours
+  void StopReserving(uint64_t request);                // without the lock: what is granted still is simply ours
   Result<Location> CopyFor(const Location& location);  // without the lock
   Result<ValueView> ReadElsewhere(Object* object);     // without the lock
 

@@ -117,7 +117,7 @@ void LocalScheduler::Handle(const WorkerBlocked& event, std::vector<SchedulerAct
   if (event.for_memory) {
     auto lends_for_memory = [](const auto& item) { return item.second.lending && item.second.for_memory; };
     const auto lenders = std::count_if(leases_.begin(), leases_.end(), lends_for_memory);
-    if (static_cast<size_t>(lenders) >= max_memory_lenders_) return;
+    if (static_cast<size_t>(lenders) >= max_memory_lenders_ * (event.nothing_runs ? 2 : 1)) return;
   }
   lease.for_memory = event.for_memory;
   SetLending(lease, true);

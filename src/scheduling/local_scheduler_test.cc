@@ -220,10 +220,14 @@ TEST(LocalScheduler, NoMoreTasksThatWaitForMemoryLendThanThereAreCpus) {
   EXPECT_EQ(t(WorkerBlocked{ProcessId{3}, true}), "grant 4: worker 5 to 1");
   EXPECT_EQ(t(WorkerBlocked{ProcessId{4}, true}), "");
   EXPECT_FALSE(t.scheduler.IsLending(ProcessId{4}));
+  // If what was lent went to tasks that wait for memory too, nobody could empty the store.
+  EXPECT_EQ(t(WorkerBlocked{ProcessId{4}, true, true}), "grant 5: worker 6 to 1");
+  EXPECT_EQ(t.Unblock(4), "");
+  EXPECT_EQ(t.Return(1, 5), "");
   EXPECT_EQ(t.Unblock(2), "");
   EXPECT_EQ(t(WorkerBlocked{ProcessId{4}, true}), "");  // lends what is owed
   EXPECT_TRUE(t.scheduler.IsLending(ProcessId{4}));
-  EXPECT_EQ(t.Block(5), "grant 5: worker 6 to 1");  // a task in get is not counted among them
+  EXPECT_EQ(t.Block(5), "grant 6: worker 6 to 1");  // a task in get is not counted among them
 }
 
 TEST(LocalScheduler, ABlockedWorkerLendsItsCpuAndTakesItBack) {

@@ -153,3 +153,35 @@ def test_a_lent_cpu_is_given_back(bodies, tmp_path):
 
         wait_until(only_the_parent_runs, seconds=30)
         assert len(weft.wait(refs, num_returns=len(refs), timeout=0)[1]) > 0
+
+
+@pytest.mark.parametrize("megabytes", [50, 51, 53, 60])
+def test_a_result_larger_than_the_store_is_refused(megabytes):
+    """Also if it would fit beside what its worker has reserved: it must not ask for that in turns, for ever."""
+    with weft.init(num_cpus=1, object_store_memory=50_000_000):
+
+        @weft.remote(max_retries=0)
+        def make():
+            return np.zeros(megabytes * 1_000_000, dtype=np.uint8)
+
+        with pytest.raises(weft.ObjectStoreFullError, match=f"{megabytes} MB"):
+            weft.get(make.remote(), timeout=60)
+
+
+def test_tasks_that_take_one_stored_value_run_in_order(tmp_path):
+    path = str(tmp_path / "order")
+    with weft.init(num_cpus=1):
+
+        @weft.remote
+        def make():
+            return np.zeros(100_000)
+
+        @weft.remote
+        def take(array, i):
+            with open(path, "a") as file:
+                file.write(f"{i}\n")
+
+        made = make.remote()
+        weft.get([take.remote(made, i) for i in range(12)])
+    with open(path) as file:
+        assert [int(line) for line in file] == list(range(12))
