@@ -304,29 +304,21 @@ Object* Runtime::PutError(ValueKind kind, std::string_view error) {
   return object;
 }
 
-Status Runtime::Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes, uint64_t* request) {
-  if (!reserving_.contains(*request) && !reservations_.contains(*request)) {
-    *request = next_reservation_++;
-    reserving_[*request] = bytes;
-    Send(ReserveMemory{.bytes = bytes, .request = *request});
-  }
-  const uint64_t freed = own_freed_;
-  const auto answered = [&] { return reservations_.contains(*request); };
+Status Runtime::Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes) {
+  uint64_t request = next_reservation_++;
+  reserving_[request] = bytes;
+  Send(ReserveMemory{.bytes = bytes, .request = request});
   auto outcome =
-      WaitUntil(lock, -1, false, [&] { return answered() || own_freed_ != freed; }, {.when = Lends::When::kForMemory});
+      WaitUntil(lock, -1, false, [&] { return reservations_.contains(request); }, {.when = Lends::When::kForMemory});
   if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
-  if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};
-  if (!answered()) return {};
-  Result<bool> answer = std::move(reservations_.at(*request));
-  reservations_.erase(*request);
+  if (outcome == WaitOutcome::kInterrupted) {
+    // The answer, when it comes, is budget that is simply ours.
+    return Error{ErrorKind::kTimeout, "interrupted"};
+  }
+  Result<bool> answer = std::move(reservations_.at(request));
+  reservations_.erase(request);
   if (!answer) return answer.error();
   return {};
-}
-
-void Runtime::StopReserving(uint64_t request) {
-  std::lock_guard lock(mutex_);
-  reservations_.erase(request);
-  if (reserving_.contains(request)) unawaited_.insert(request);
 }
 
 Result<StoreRoom> Runtime::Allocate(uint64_t size, ObjectId id, Populate populate) {
@@ -342,33 +334,28 @@ Result<StoreRoom> Runtime::Allocate(uint64_t size, ObjectId id, Populate populat
     fds.emplace_back(::dup(*fd));
     Send(SegmentCreated{.size = writer_.size()}, std::move(fds));
     // Its answer says that the daemon knows the segment, so a location may travel.
-    uint64_t request = 0;
-    do {
-      auto reserved = Reserve(lock, 0, &request);
-      if (!reserved.ok() && reserved.error().kind != ErrorKind::kTimeout) return reserved.error();
-    } while (reserving_.contains(request) || reservations_.contains(request));
+    while (true) {
+      auto reserved = Reserve(lock, 0);
+      if (reserved.ok()) break;
+      if (reserved.error().kind != ErrorKind::kTimeout) return reserved.error();
+      segment_announced_ = true;
+    }
   }
   lock.unlock();
-  uint64_t request = 0;  // for budget, that was not answered yet
   for (;;) {
     uint64_t missing = 0;
     // What an object that is put will be called is known when it is sealed; the body of a function is none.
     auto allocation = writer_.Allocate(id ? id : ObjectId{self(), kForSession}, size, populate, &missing);
-    const bool wants_budget = !allocation && allocation.error().kind == ErrorKind::kFull && missing > 0;
-    if (!wants_budget && request != 0) StopReserving(request);
     if (allocation) return StoreRoom{allocation->data, allocation->location, *allocation};
-    if (!wants_budget) return allocation.error();
+    if (allocation.error().kind != ErrorKind::kFull || missing == 0) return allocation.error();
     // What can never fit is asked for whole: what we have already does not make it fit, and the refusal names it.
     if (size > welcome_.object_store_bytes) missing = size;
     lock.lock();
     Drain();
-    auto reserved = Reserve(lock, missing, &request);
+    auto reserved = Reserve(lock, missing);
     lock.unlock();
     Flush();
-    if (!reserved.ok()) {
-      StopReserving(request);
-      return reserved.error();
-    }
+    if (!reserved.ok()) return reserved.error();
   }
 }
 

@@ -430,10 +430,7 @@ class Runtime {
   void ShareLibrary(std::string_view body);  // without the lock
   // True if whoever asked has given up; `answer` is nullptr if it was a list, or a library.
   bool TakeUnwantedAnswer(uint64_t question, const ActorAnswer* answer);
-  // Asks for budget, unless `request` is on its way already, and waits until it is answered or something was freed in
-  // our own segment: then the caller tries again, as it may fit without.
-  Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes, uint64_t* request);
-  void StopReserving(uint64_t request);                // without the lock: what is granted still is simply ours
+  Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes);
   Result<Location> CopyFor(const Location& location);  // without the lock
   Result<ValueView> ReadElsewhere(Object* object);     // without the lock
 
@@ -489,8 +486,6 @@ class Runtime {
   std::set<std::string> fetch_errors_;                       // each once, for as long as the runtime lives
   std::unordered_map<uint64_t, uint64_t> reserving_;         // request -> bytes
   std::unordered_map<uint64_t, Result<bool>> reservations_;  // answered
-  std::set<uint64_t> unawaited_;                             // of those asked for: nobody takes the answer
-  uint64_t own_freed_ = 0;                                   // how often there may be more room in our own segment
   uint64_t next_reservation_ = 1;
   uint64_t next_question_ = 1;
   std::unordered_map<uint64_t, ActorAnswer> actor_answers_;

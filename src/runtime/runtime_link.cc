@@ -172,10 +172,8 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<MemoryReserved>(&message)) {
     auto asked = reserving_.find(m->request);
     if (asked == reserving_.end()) return Fail("the node daemon answered what was not asked");
-    if (m->granted) writer_.AddBudget(asked->second);
-    if (unawaited_.erase(m->request) > 0) {
-      own_freed_ += m->granted;
-    } else if (m->granted) {
+    if (m->granted) {
+      writer_.AddBudget(asked->second);
       reservations_.insert_or_assign(m->request, Result<bool>(true));
     } else {
       reservations_.insert_or_assign(m->request, Result<bool>(Error{ErrorKind::kFull, m->why_not}));
@@ -189,8 +187,13 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     if (auto it = workers_.find(m->from); it != workers_.end()) DrainPeer(*it->second);
     HandlePeerMessages(m->from, m->payload);
   } else if (auto* m = std::get_if<ObjectsFreed>(&message)) {
-    for (const Location& location : m->locations) writer_.Free(location);
-    ++own_freed_;
+    uint64_t freed = 0;
+    for (const Location& location : m->locations) {
+      writer_.Free(location);
+      freed += location.size;
+    }
+    // While this process waits for room the daemon asks everybody but it (MemoryBudget), so it gives by itself.
+    if (uint64_t released = reserving_.empty() ? 0 : writer_.Trim(freed)) Send(ReleaseMemory{.bytes = released});
     if (background_idle_) doorbell_->WakeBackground();
   } else if (auto* m = std::get_if<AskHeld>(&message)) {
     AnswerHeld(m->owner);

@@ -10,7 +10,8 @@
 // them back. A worker whose task waits ("blocked") lends the CPUs of its own lease and takes them again when it
 // resumes; the CPUs are then over-committed by at most what was lent, nothing that needs CPUs is granted, and after a
 // moment leases are recalled until the debt is paid. Tasks that wait for memory lend too, but no more of them than
-// there are CPUs, or twice as many while no task runs at all: what was lent first may have gone to tasks that make more. No other resource is ever over-committed (CheckInvariants).
+// there are CPUs, or twice as many while no task runs at all: what was lent first may have gone to tasks that make
+// more. No other resource is ever over-committed (CheckInvariants).
 //
 // Who comes first: deeper wishes, so that waiting parents can end; then those that were passed over too often; then
 // whoever holds fewest leases of that shape; then whoever was served longest ago. A wish that does not fit is passed
