@@ -235,7 +235,7 @@ def _summary(arguments: list) -> int:
         _print_json(seen)
         return 0
     node = seen["node"]
-    driver = f"session of process {node['driver_pid']}" if node.get("driver_pid") else "a lasting node"
+    driver = f"session of process {node['driver_pid']}" if node.get("driver_pid") else "a cluster node"
     print(f"{driver} (node daemon {node.get('daemon_pid')})")
     print(f"workers: {_counts(seen['workers'])}")
     for title, counts in (("tasks", {n: c["states"] for n, c in seen["tasks"].items()}), ("actors", seen["actors"])):

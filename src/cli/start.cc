@@ -82,7 +82,7 @@ constexpr const char* kStartHelp =
 
 constexpr const char* kStopHelp =
     "usage: weft stop [--address=HOST:PORT]\n"
-    "Ends the lasting nodes that this user has started on this machine, or those of one cluster.\n";
+    "Ends the cluster nodes that this user has started on this machine, or those of one cluster.\n";
 
 constexpr int kStopWaitMs = 5'000;
 // How long a node that has lost its head tries to reach it.
@@ -546,7 +546,7 @@ int Stop(const Arguments& arguments) {
     }
   }
   if (stopped.empty() && failures == 0) {
-    std::printf("weft: no lasting node of yours runs here%s\n", address.empty() ? "" : (" for " + address).c_str());
+    std::printf("weft: no cluster node of yours runs here%s\n", address.empty() ? "" : (" for " + address).c_str());
   }
   return failures > 0 ? 1 : 0;
 }

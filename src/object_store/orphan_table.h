@@ -8,14 +8,14 @@
 // owner, every holder there could be. Each answers once with what it has of that owner. From then on it may only let go
 // of orphans, and says so, or have one that is registered here first (HoldBegan). So what is known of a holder never
 // becomes too little, and an orphan that nobody has once all have answered is free for good. That a reference is on its
-// way from one process to another meanwhile does no harm: whoever receives it registers before it looks at the bytes.
+// way from one process to another meanwhile does no harm: the receiver registers before it looks at the bytes.
 //
 // For other nodes it answers what the processes of this one hold of objects that lie there (NodeAsked).
 //
 // What if a process dies here: one that was asked and has not answered, or holds something, counts until HolderLeft,
 // which must come when none of its mappings can be used any more. One that is stopped (SIGSTOP) keeps everything.
 //
-// Does not talk to processes, touch memory, or know whether an owner is dead: whoever reports an orphan does.
+// Does not talk to processes, touch memory, or know whether an owner is dead: the caller that reports an orphan does.
 #pragma once
 
 #include <cstdint>

@@ -511,7 +511,8 @@ std::string WaitGraph::Line() const {
   bool circle = false;
   std::string text = Sentence(PathFromRoot(false, &circle), false);
   if (has_wait_ && wait_.objects.size() + wait_.more_objects > 1) {
-    text += " (and " + std::to_string(wait_.objects.size() + wait_.more_objects - 1) + " other objects)";
+    const size_t others = wait_.objects.size() + wait_.more_objects - 1;
+    text += " (and " + std::to_string(others) + (others == 1 ? " other object)" : " other objects)");
   }
   return text;
 }

@@ -451,7 +451,7 @@ TEST(WaitGraphTest, Words) {
             "    1 workers are being started");
   WaitGraph waiting(kDriver, RootWait({Of(kDriver, 2), Of(kDriver, 3)}));
   Traverse(waiting, world);
-  EXPECT_EQ(waiting.Line(), "this get waits for the result of task 'g', which runs (pid 20) (and 1 other objects)");
+  EXPECT_EQ(waiting.Line(), "this get waits for the result of task 'g', which runs (pid 20) (and 1 other object)");
 }
 
 TEST(WaitGraphTest, WordsNameResourcesAlone) {

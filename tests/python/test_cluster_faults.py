@@ -277,7 +277,7 @@ def refusal_of_version(heard: bytes) -> bytes:
         (lambda heard: b"HTTP/1.1 400 Bad Request\r\n\r\n", "it speaks HTTP: that is a web server's port"),
         (lambda heard: bytes.fromhex("15030100020246"), "it speaks TLS and we do not"),
         (lambda heard: b"-ERR unknown command\r\n", "what it says is not weft's protocol: check the address"),
-        (refusal_of_version, "it speaks version 2 of the protocol and we speak version 1: install the same weft"),
+        (refusal_of_version, r"it speaks version \d+ of the protocol and we speak version \d+: install the same weft"),
         (lambda heard: heard, "it dials as well: nobody listens at that address"),
         (lambda heard: b"", "the connection ended during the handshake"),
     ],
@@ -289,7 +289,7 @@ def test_an_address_where_somebody_else_listens(nodes, answer, words):
         done = nodes.run("start", f"--address={stranger.address}", "--name=other", check=False)
     assert done.returncode == 1
     assert stranger.address in done.stderr
-    assert words in done.stderr
+    assert re.search(words, done.stderr)
 
 
 def test_the_address_of_a_node_that_is_not_the_head(nodes):

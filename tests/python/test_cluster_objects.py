@@ -86,6 +86,28 @@ def test_a_large_result_of_another_node_is_fetched(pair):
     ) == "".join(f"({size}, b'\\x07', b'\\x07')\n" for size in (17_000, 1 << 20, (1 << 20) + 1, 50_000_000))
 
 
+def test_a_task_that_waits_for_a_copy_keeps_its_cpu(pair):
+    """The values are ready on the other node, so the tasks here run one after another, on the one worker."""
+    assert (
+        pair.output_of(
+            indented("""
+    @weft.remote(num_cpus=1, resources={"lamp": 0.1})
+    def read(box):
+        begun = time.monotonic_ns()
+        size = len(weft.get(box[0]))
+        return size, begun, time.monotonic_ns(), os.getpid()
+
+    values = [weft.put(bytes([i]) * 10_000_000) for i in range(12)]
+    seen = weft.get([read.remote([value]) for value in values], timeout=60)
+    seen.sort(key=lambda each: each[1])
+    print({size for size, *_ in seen}, len({pid for *_, pid in seen}))
+    print(all(one[2] <= next_one[1] for one, next_one in zip(seen, seen[1:])))
+    """)
+        )
+        == "{10000000} 1\nTrue\n"
+    )
+
+
 def test_arrays_are_views_of_what_was_fetched(pair):
     pytest.importorskip("numpy")
     assert pair.output_of(

@@ -435,7 +435,7 @@ def test_other_users_who_listen_under_our_names(tmp_path, accepts):
             took,
             result.stderr,
         )
-        assert "no lasting node of yours runs here" in run("stop")
+        assert "no cluster node of yours runs here" in run("stop")
         # Those who begin a session now find their name taken.
         head = start("--head", "--port=0")
         assert f"weft-session-0-{head['pid']}" in sessions
