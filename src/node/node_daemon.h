@@ -157,6 +157,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void Handle(Process& process, EntrustActor& message);
   void Handle(Process& process, ShareLibrary& message);
   void Handle(Process& process, FindLibrary& message);
+  void Handle(Process& process, OrphansFound& message);
   void Handle(Process& process, HeldObjects& message);
   void Handle(Process& process, HoldsEnded& message);
   void Handle(Process& process, HoldOrphan& message);

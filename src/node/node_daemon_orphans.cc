@@ -6,7 +6,7 @@
 //   index (SegmentKeeper::WriterDied). The owner dies: the writer sees that after it has sealed the object, and frees
 //   it (Executor::Reply).
 // - Sealed, reply not sent. The writer dies: the owner is sent ResultsLeft, does not know the place, and frees it. The
-//   owner dies: the object stays until the writer ends, and nobody holds it then.
+//   owner dies: the writer finds the object (OrphansFound), and nobody holds it.
 // - Reply sent, not taken. The writer dies: the owner takes the reply when it handles ProcessDied, which comes before
 //   ResultsLeft, and keeps the object. The owner dies: as above.
 // - Taken. The writer dies: nothing happens until the owner frees the object. The owner dies: the borrowers say that
@@ -17,10 +17,10 @@
 // - Being freed. The writer dies before it handles ObjectsFreed: the daemon finds the entry in its segment and frees it
 //   there. Freeing twice is harmless, because a place has a generation.
 //
-// An orphan in the segment of a living writer is not freed before that ends. Only the writer can change the generation
-// that tells a late receiver that the bytes are gone, and until it has, the receiver would be let in and then see other
-// bytes. If the writer and the owner both die, the daemon handles one death first; at the second the object is an
-// orphan.
+// The entry of an orphan is hidden (SegmentKeeper::Hide) as soon as nobody is known to hold it, before anything is
+// freed: only then may the table forget it, since a receiver that registers from then on sees that it is gone. Its
+// living writer, or the nodes that have copies, may take their time. If the writer and the owner both die, the daemon
+// handles one death first; at the second the object is an orphan.
 #include <algorithm>
 
 #include "base/clock.h"
@@ -78,6 +78,14 @@ void NodeDaemon::ForgetSegment(SegmentId segment) {
 
 // ---- what processes say -------------------------------------------------------------------------------------------
 
+void NodeDaemon::Handle(Process& process, OrphansFound& message) {
+  // It may speak of its own segment only, and what has an owner that lives is left to that one.
+  std::erase_if(message.objects, [&](const SealedObject& object) {
+    return object.location.segment.value != process.id.value || !HasDied(object.object.owner);
+  });
+  FindOrphans(std::move(message.objects));
+}
+
 void NodeDaemon::Handle(Process& process, HeldObjects& message) {
   orphans_.Handle(OrphanTable::Answered{process.id, message.owner, std::move(message.indexes), message.more != 0},
                   orphan_actions_);
@@ -114,7 +122,13 @@ void NodeDaemon::Perform(const OrphanTable::Ask& action) {
   TellProcess(action.holder, AskHeld{action.owner});  // one that is closing answers with its death
 }
 
-void NodeDaemon::Perform(const OrphanTable::Free& action) { FreeHere(action.locations, nullptr); }
+void NodeDaemon::Perform(const OrphanTable::Free& action) {
+  std::vector<Location> hidden;
+  for (const Location& location : action.locations) {
+    if (segments_.Hide(location)) hidden.push_back(location);
+  }
+  FreeHere(hidden, nullptr);
+}
 
 void NodeDaemon::Perform(const OrphanTable::AnswerNode& action) {
   InParts(action.indexes, [&](std::vector<uint64_t> part, bool more) {

@@ -166,18 +166,29 @@ SegmentKeeper::Estate SegmentKeeper::WriterDied(SegmentId id) {
   return estate;
 }
 
+bool SegmentKeeper::Hide(const Location& location) {
+  auto it = segments_.find(location.segment);
+  if (it == segments_.end() || !it->second.layout.Contains(location)) return false;
+  const uint64_t entry_at = it->second.layout.EntryOffset(SlotOf(location.generation));
+  IndexEntryBytes entry;
+  if (!ReadShared(it->second.fd.get(), entry_at, &entry, sizeof entry).ok()) return false;
+  if (entry.state != location.generation || entry.offset != location.offset || entry.size != location.size) {
+    return false;
+  }
+  // A living writer may free the object at this moment, and use the entry again.
+  return ReplaceShared(it->second.fd.get(), entry_at, location.generation, 0);
+}
+
 uint64_t SegmentKeeper::FreeDead(const Location& location) {
   auto it = segments_.find(location.segment);
   if (it == segments_.end() || !it->second.writer_died || !it->second.layout.Contains(location)) return 0;
   Segment& segment = it->second;
   auto sealed = segment.sealed.find(location.offset);
-  if (sealed == segment.sealed.end()) return 0;
-  uint64_t entry_at = segment.layout.EntryOffset(SlotOf(location.generation));
-  IndexEntryBytes entry;
-  if (!ReadShared(segment.fd.get(), entry_at, &entry, sizeof entry)) return 0;
-  if (entry.state != location.generation || entry.offset != location.offset || entry.size != location.size) return 0;
-  uint64_t empty = 0;
-  (void)WriteShared(segment.fd.get(), entry_at, &empty, sizeof empty);
+  if (sealed == segment.sealed.end() || sealed->second.generation != location.generation ||
+      sealed->second.size != location.size) {
+    return 0;
+  }
+  Hide(location);
   Disown(sealed->second.object.owner, location.segment, location.offset);
   auto next = segment.sealed.erase(sealed);
   if (segment.sealed.empty()) {

@@ -1,8 +1,8 @@
 // The daemon's side of the segments: keeps a descriptor of each, so that sealed objects outlive their writer.
 //
-// Used by the node daemon, on its loop thread. Maps nothing: it reads an index through the descriptor, so that holes
-// stay holes and a hostile writer can disturb nothing. While a writer lives, its segment is only handed out; once it
-// died, the keeper alone frees in it.
+// Used by the node daemon, on its loop thread. Keeps nothing mapped: it reads an index through the descriptor, so that
+// holes stay holes and a hostile writer can disturb nothing. While a writer lives, its segment is handed out, and
+// single objects are hidden; once it died, the keeper alone frees in it.
 //
 // After a death everything in the file that is not a sealed object is given back at once; each freed object gives its
 // pages back as soon as no neighbour needs them; with the last object the segment goes.
@@ -43,8 +43,13 @@ class SegmentKeeper {
   std::vector<SealedObject> ObjectsOf(ProcessId owner) const;
   std::vector<SealedObject> ObjectsOf(NodeNumber owners) const;
 
-  // Frees one object of a dead writer. Returns how many bytes went back to the system (for MemoryBudget::DeadFreed),
-  // which may be 0 while neighbours share its pages. Unknown or outdated locations change nothing.
+  // Makes an object invisible to readers from now on, whether its writer lives or not; its bytes stay until it is
+  // freed. False if the location is outdated or unknown.
+  bool Hide(const Location& location);
+
+  // Frees one object of a dead writer, hidden or not. Returns how many bytes went back to the system (for
+  // MemoryBudget::DeadFreed), which may be 0 while neighbours share its pages. Unknown or outdated locations change
+  // nothing.
   uint64_t FreeDead(const Location& location);
 
   // Nobody reads a dead writer's segment any more: all of it goes. Returns the bytes, as FreeDead does.

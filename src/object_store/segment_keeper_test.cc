@@ -111,6 +111,31 @@ TEST_F(KeeperTest, KnowsWhoseObjectsADeadWriterHasLeft) {
   EXPECT_TRUE(keeper.ObjectsOf(kWriter).empty());
 }
 
+TEST_F(KeeperTest, HiddenObjectsAreGoneForReadersAndStillToBeFreed) {
+  ASSERT_TRUE(Adopt().ok());
+  Location hidden = Make(100'000), other = Make(100'000), outdated = Make(100'000);
+  writer->Free(outdated);
+  SegmentReader reader;
+  ASSERT_TRUE(reader.Open(kSegment, std::move(*keeper.OpenReadOnly(kSegment))).ok());
+  EXPECT_FALSE(keeper.Hide(outdated));
+  EXPECT_FALSE(keeper.Hide({kSegment, hidden.offset, hidden.size + 1, hidden.generation}));
+  EXPECT_TRUE(reader.Resolve(hidden).ok());
+  EXPECT_TRUE(keeper.Hide(hidden));
+  EXPECT_FALSE(keeper.Hide(hidden));
+  EXPECT_EQ(reader.Resolve(hidden).error().kind, ErrorKind::kGone);
+  EXPECT_EQ(writer->ReadOnly(hidden), nullptr);
+  EXPECT_TRUE(reader.Resolve(other).ok());
+  EXPECT_TRUE(writer->Free(hidden)) << "the writer knows by itself what it has";
+  EXPECT_FALSE(writer->Free(hidden));
+
+  writer.reset();
+  EXPECT_EQ(keeper.WriterDied(kSegment).objects.size(), 1u);
+  EXPECT_TRUE(keeper.Hide(other));
+  EXPECT_EQ(reader.Resolve(other).error().kind, ErrorKind::kGone);
+  EXPECT_GE(keeper.FreeDead(other), 98'304u);
+  EXPECT_EQ(keeper.segment_count(), 0u);
+}
+
 TEST_F(KeeperTest, NothingIsFreedWhileTheWriterLives) {
   ASSERT_TRUE(Adopt().ok());
   Location location = Make(100'000);

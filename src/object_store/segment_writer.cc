@@ -167,6 +167,7 @@ bool SegmentWriter::Seal(const Location& location, uint64_t index) {
   Entry(SlotOf(location.generation))->state.store(location.generation, std::memory_order_release);
   At("published");
   slot->state = SlotState::kSealed;
+  if (ProcessId owner = OwnerOf(SlotOf(location.generation)); owner != self()) ++of_others_[owner];
   return true;
 }
 
@@ -189,12 +190,28 @@ bool SegmentWriter::Free(const Location& location) {
   std::lock_guard lock(mutex_);
   if (Find(location, SlotState::kSealed) == nullptr) return false;
   uint64_t number = SlotOf(location.generation);
+  if (ProcessId owner = OwnerOf(number); owner != self() && --of_others_[owner] == 0) of_others_.erase(owner);
   At("before unpublishing");
   Entry(number)->state.store(0, std::memory_order_release);
   At("unpublished");
   FreeSlot(number);
   At("recycled");
   return true;
+}
+
+std::vector<SealedObject> SegmentWriter::ObjectsOf(const std::function<bool(ProcessId)>& owners) const {
+  std::vector<SealedObject> found;
+  std::lock_guard lock(mutex_);
+  if (std::none_of(of_others_.begin(), of_others_.end(), [&](const auto& other) { return owners(other.first); })) {
+    return found;
+  }
+  for (uint64_t number = 0; number < slots_.size(); ++number) {
+    const Slot& slot = slots_[number];
+    if (slot.state != SlotState::kSealed || OwnerOf(number) == self() || !owners(OwnerOf(number))) continue;
+    found.push_back({{OwnerOf(number), Entry(number)->index.load(std::memory_order_relaxed)},
+                     {segment_, layout_.data_offset + slot.offset, slot.size, slot.generation}});
+  }
+  return found;
 }
 
 const uint8_t* SegmentWriter::ReadOnly(const Location& location) const {

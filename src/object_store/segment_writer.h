@@ -18,8 +18,8 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
-#include <set>
 #include <vector>
 
 #include "base/result.h"
@@ -88,6 +88,10 @@ class SegmentWriter {
   // The sealed object's bytes in our read-only mapping, or nullptr if the location is outdated. Valid until Free.
   const uint8_t* ReadOnly(const Location& location) const;
 
+  // The sealed objects here of such other owners. Costs next to nothing if there are none. The owners are dead: an
+  // object that is being written now is not among them, so its writer looks whether the owner lives after sealing it.
+  std::vector<SealedObject> ObjectsOf(const std::function<bool(ProcessId)>& owners) const;
+
   void AddBudget(uint64_t bytes);
   // Somebody else needs memory: gives up to so many bytes of budget back, first what is not in use, then by punching
   // warm free pages. Returns by how much the budget became smaller; the caller tells the daemon.
@@ -118,6 +122,8 @@ class SegmentWriter {
   IndexEntry* Entry(uint64_t slot) const {
     return reinterpret_cast<IndexEntry*>(mapping_.data() + layout_.EntryOffset(slot));
   }
+  ProcessId self() const { return {segment_.value}; }  // a segment has its writer's number
+  ProcessId OwnerOf(uint64_t slot) const { return {Entry(slot)->owner.load(std::memory_order_relaxed)}; }
   Slot* Find(const Location& location, SlotState state);
   uint64_t HeldBytes() const;
   uint64_t SpareBytes() const;
@@ -141,6 +147,7 @@ class SegmentWriter {
   std::optional<FreeRanges> ranges_;
   std::vector<Slot> slots_;  // every entry that was ever used and not punched since
   std::vector<uint32_t> free_slots_;
+  std::map<ProcessId, uint64_t> of_others_;  // how many sealed objects belong to each other process
   uint64_t next_counter_ = 1;
   uint64_t index_pages_ = 0;  // pages of the index that exist
   uint64_t budget_bytes_ = 0;

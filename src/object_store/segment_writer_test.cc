@@ -245,6 +245,29 @@ TEST_F(WriterTest, FillCopiesToColdWarmAndMixedPages) {
   EXPECT_EQ(writer.counters().cold_bytes, 21 * kMegabyte);
 }
 
+TEST_F(WriterTest, FindsWhatItHasWrittenForOthers) {
+  writer.AddBudget(8 * kMegabyte);
+  const ProcessId ann{8}, bob{9};
+  auto make = [&](ObjectId id, bool seal) {
+    uint64_t missing = 0;
+    Location location = writer.Allocate(id, 1000, Populate::kNow, &missing)->location;
+    if (seal) {
+      EXPECT_TRUE(writer.Seal(location));
+    }
+    return location;
+  };
+  auto of = [](ProcessId owner) { return [owner](ProcessId other) { return other == owner; }; };
+  MakeSealed(1000);
+  const Location first = make({ann, 1}, true), second = make({ann, 2}, true), bobs = make({bob, 1}, true);
+  make({ann, 3}, false);
+  writer.Free(second);
+  EXPECT_EQ(writer.ObjectsOf(of(ann)), (std::vector<SealedObject>{{{ann, 1}, first}}));
+  const Location late = make({ann, 4}, true);
+  EXPECT_EQ(writer.ObjectsOf(of(ann)).size(), 2u);
+  writer.Free(late);
+  EXPECT_EQ(writer.ObjectsOf(of(bob)), (std::vector<SealedObject>{{{bob, 1}, bobs}}));
+}
+
 TEST(SegmentWriterTest, NothingCanBeDoneBeforeCreate) {
   SegmentWriter writer;
   uint64_t missing = 0;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <string>
 
@@ -165,6 +166,16 @@ Status WriteShared(int fd, uint64_t offset, const void* bytes, uint64_t size) {
     size -= static_cast<uint64_t>(put);
   }
   return {};
+}
+
+bool ReplaceShared(int fd, uint64_t offset, uint64_t expected, uint64_t desired) {
+  const uint64_t page = offset & ~(kPageBytes - 1);
+  void* mapped = mmap(nullptr, kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, static_cast<off_t>(page));
+  if (mapped == MAP_FAILED) return false;
+  auto* word = reinterpret_cast<uint64_t*>(static_cast<uint8_t*>(mapped) + (offset - page));
+  const bool replaced = std::atomic_ref<uint64_t>(*word).compare_exchange_strong(expected, desired);
+  munmap(mapped, kPageBytes);
+  return replaced;
 }
 
 }  // namespace weft::core

@@ -63,6 +63,18 @@ TEST(SharedMemoryTest, PagesComeByPopulatingAndGoByPunching) {
   EXPECT_EQ(mapping->data()[3 * kPageBytes], 0);
 }
 
+TEST(SharedMemoryTest, EightBytesAreReplacedInOneStep) {
+  auto fd = CreateSharedMemory("test", kSize);
+  const uint64_t at = 5 * kPageBytes + 64;
+  EXPECT_TRUE(ReplaceShared(fd->get(), at, 0, 7));
+  EXPECT_FALSE(ReplaceShared(fd->get(), at, 6, 8));
+  uint64_t there = 0;
+  ASSERT_TRUE(ReadShared(fd->get(), at, &there, sizeof there).ok());
+  EXPECT_EQ(there, 7u);
+  auto reopened = ReopenReadOnly(fd->get());
+  EXPECT_FALSE(ReplaceShared(reopened->get(), at, 7, 8)) << "cannot be written through this descriptor";
+}
+
 TEST(SharedMemoryTest, PopulatedPagesAreFoundWithoutTouchingHoles) {
   auto fd = CreateSharedMemory("test", kSize);
   EXPECT_EQ(NextPopulated(fd->get(), 0, kSize), kSize);

@@ -159,8 +159,8 @@ void Executor::Reply(Execution& execution, bool in_language) {
     runtime_.Flush();
   }
   // Stored results are visible to others from here on. What if the submitter dies here: before they are sealed, it is
-  // seen to be dead below, and they go at once, as no reply has told of them. After that they stay until this process
-  // ends, and the daemon finds them in its segment.
+  // seen to be dead below, and they go at once, as no reply has told of them. After that they are found by the link
+  // thread when it hears of the death (Runtime::FindOrphans), which marks the submitter as dead before it looks.
   for (TaskReturn& value : outcome.values) {
     if (value.room.data && runtime_.writer_.Seal(value.room.location) && submitter.peer->dead) {
       runtime_.writer_.Free(value.room.location);

@@ -360,6 +360,7 @@ class Runtime {
   void Handle(Message message, std::vector<UniqueFd> fds);
   std::string ReportState(uint32_t limit);  // for an observer
   void AnswerHeld(ProcessId owner);
+  void FindOrphans(ProcessId dead);
   void NumberPeer(Peer* peer);
   void AddPeer(std::unique_ptr<Peer> peer, bool first_side);
   void HandlePeerMessages(ProcessId from, std::string_view payload);

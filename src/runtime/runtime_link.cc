@@ -158,6 +158,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     if (m->pid != 0) how = "(pid " + std::to_string(m->pid) + ") " + how;
     owner_->ProcessDied(m->process, how, CoarseNowNs(), actions_);
     AbandonInquiries();
+    FindOrphans(m->process);
   } else if (auto* m = std::get_if<SegmentOpened>(&message)) {
     uint8_t& state = segment_states_[m->segment];
     if (fds.size() == 1 && reader_.Open(m->segment, std::move(fds[0])).ok()) {
@@ -218,6 +219,20 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     } else {
       Fail(m->why.empty() ? "the node daemon ended the session" : m->why);
     }
+  }
+}
+
+// Nobody may be left to free what this process has written for a dead one, or for all of a node. A result that is just
+// being written is not among it: the thread that seals it looks whether its owner lives after that (Executor::Reply).
+void Runtime::FindOrphans(ProcessId dead) {
+  if (!writer_.created()) return;
+  const bool is_node = dead == DaemonOf(NodeOf(dead));
+  auto orphans =
+      writer_.ObjectsOf([&](ProcessId owner) { return owner == dead || (is_node && NodeOf(owner) == NodeOf(dead)); });
+  for (size_t at = 0; at < orphans.size(); at += kMaxOrphansListed) {
+    const size_t end = std::min(orphans.size(), at + kMaxOrphansListed);
+    Send(OrphansFound{
+        .objects = {orphans.begin() + static_cast<ptrdiff_t>(at), orphans.begin() + static_cast<ptrdiff_t>(end)}});
   }
 }
 

@@ -247,6 +247,10 @@ void Fields(V& v, LibraryAnswer& m) {
   v(m.request, m.paths, m.error);
 }
 template <class V>
+void Fields(V& v, OrphansFound& m) {
+  v(m.objects);
+}
+template <class V>
 void Fields(V& v, HeldObjects& m) {
   v(m.owner, m.indexes, m.more);
 }

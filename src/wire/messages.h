@@ -175,6 +175,9 @@ struct ReleaseObject {  // no longer wanted, or no longer used
 
 // Objects whose owner is dead (object_store/orphan_table.h). No message has more than this many of them.
 inline constexpr size_t kMaxOrphansListed = 16384;
+struct OrphansFound {  // in the sender's segment
+  std::vector<SealedObject> objects;
+};
 struct HeldObjects {  // the answer to AskHeld: what of that owner's the sender has references to or views of
   ProcessId owner;
   std::vector<uint64_t> indexes;
@@ -418,7 +421,7 @@ using Message =
                  PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
                  ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
                  ObjectUnfetchable, EntrustActor, NodeListed, ChannelLost, ShareLibrary, FindLibrary, LibraryAnswer,
-                 Unblocked, HeldObjects, HoldsEnded, HoldOrphan, AskHeld, OrphanHeld, ResultsLeft>;
+                 Unblocked, OrphansFound, HeldObjects, HoldsEnded, HoldOrphan, AskHeld, OrphanHeld, ResultsLeft>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);

@@ -397,13 +397,15 @@ def test_observers_cannot_change_anything_by_routing(own, gate):
     def message(kind, body):
         return struct.pack("<IBB", len(body) + 2, kind, 0) + body
 
+    messages = (Path(__file__).parents[2] / "src/wire/messages.h").read_text()
+    version = int(re.search(r"kProtocolVersion = (\d+);", messages)[1])
     ref = waits_here.remote(gate.path)
     owner, index = struct.unpack(">QQ", ref.binary())
     cancel = struct.pack("<BQQQ", 5, owner, index, 0)
     ask = struct.pack("<BQQQI", 7, owner, index, 1, 0)
     for payload, answered in ((ask, True), (cancel, False), (ask + cancel, False), (b"", False), (b"\x07no", False)):
         with connect() as observer:
-            observer.sendall(message(38, struct.pack("<III", 1, 0, 0)))
+            observer.sendall(message(38, struct.pack("<III", version, 0, 0)))
             observer.sendall(message(10, struct.pack("<QI", owner, len(payload)) + payload))
             received = b""
             while not (answered and b"waits_here" in received):

@@ -136,6 +136,84 @@ def test_a_result_whose_owner_dies_while_it_is_made_is_freed(small_store, gate, 
     wait_until(lambda: weft.get(maker.written.remote()) == 0)  # which is called after the reply to nobody
 
 
+def test_what_a_dead_owner_had_in_the_segment_of_a_living_writer_is_freed(small_store):
+    """A result lies where the task ran, and belongs to the process that submitted it."""
+    Keeper = keeper_class()
+    maker = Keeper.remote()
+    weft.get(maker.put.remote())  # its own, which must stay
+    for end in ENDS * 15:
+        keeper = Keeper.remote()
+        end(keeper, weft.get(keeper.call.remote(maker)))
+        del keeper
+    # The maker reserves what it needs, and no more: of 60 results none is left beside the one it puts now.
+    weft.get(maker.put.remote())
+    big = weft.put(numpy.ones(2 * STORE // 3 // 8))
+    assert weft.get(big).sum() == 2 * STORE // 3 // 8
+    del maker, big
+
+
+def test_a_late_receiver_never_sees_other_bytes(no_session, tmp_path, gate):
+    """It is given an orphan that was freed meanwhile, in the segment of a writer that stands still."""
+    weft.init(num_cpus=2, object_store_memory=STORE)
+
+    @weft.remote(num_cpus=0)
+    class Party:
+        def pid(self):
+            return os.getpid()
+
+        def make(self, fill):
+            import numpy
+
+            return numpy.full(800_000, fill, dtype=numpy.uint8)
+
+        def call(self, writer):
+            self.box, self.other = [writer.make.remote(1)], writer.make.remote(2)
+            weft.wait([*self.box, self.other], num_returns=2)
+            return self.box
+
+        def written(self):
+            return weft._core.stats()["store_bytes"]
+
+        def keep(self, box):
+            self.box = box
+
+        def pass_on(self, receiver):
+            receiver.take.remote(self.box[0])
+
+        def wait_at(self, begun, gate):
+            open(begun, "w").close()
+            hold(gate)
+
+        def take(self, array):
+            self.array = array
+
+        def seen(self):
+            array = getattr(self, "array", None)
+            return None if array is None else (int(array.min()), int(array.max()))
+
+    writer, owner, borrower, receiver = parties = [Party.remote() for _ in range(4)]
+    writers, owners, borrowers, _ = weft.get([party.pid.remote() for party in parties])
+    weft.get(borrower.keep.remote(weft.get(owner.call.remote(writer))))
+    receiver.wait_at.remote(str(tmp_path / "begun"), gate.path)
+    wait_until((tmp_path / "begun").exists)
+    weft.get(borrower.pass_on.remote(receiver))
+    os.kill(owners, signal.SIGKILL)
+    # What nobody has is freed, so the writer has said what it has.
+    wait_until(lambda: weft.get(writer.written.remote()) < 1_000_000)
+    os.kill(writers, signal.SIGSTOP)
+    try:
+        os.kill(borrowers, signal.SIGKILL)
+        with pytest.raises(weft.ActorDiedError):  # so the daemon knows, and has freed what the borrower had
+            weft.get(borrower.pid.remote())
+        gate.open()
+        weft.get(receiver.pid.remote())  # it has taken the array, or was told that there is none
+    finally:
+        os.kill(writers, signal.SIGCONT)
+    later = [weft.get(writer.make.remote(7)) for _ in range(10)]
+    assert weft.get(receiver.seen.remote()) in (None, (1, 1))
+    del later
+
+
 def test_results_that_a_dead_worker_never_replied_are_freed(small_store, tmp_path):
     """A caller that stands still reads no replies. Its actor seals a result, cannot reply, and is killed there."""
 
