@@ -3,7 +3,8 @@
 The program runs in a fresh interpreter that replaces this process, so that its `__main__`, arguments, tracebacks,
 signals and exit code are those of plain `python`. What is different is in the environment, and is inherited by all that
 the program starts, notebook kernels included: PYTHONPATH begins with a folder in which `ray` is weft.compat.ray, and
-WEFT_RAY_API says which of Ray's interfaces is meant. Workers get both from the driver. With --address, WEFT_ADDRESS is
+WEFT_RAY_API says which of Ray's interfaces is meant. For that of 2018, another folder makes `tensorflow` the view of
+TensorFlow 1 (weft.compat._tensorflow). Workers get all of it from the driver. With --address, WEFT_ADDRESS is
 the cluster, and WEFT_RUN_ADDRESS says that it was chosen here, not by the program.
 """
 
@@ -21,7 +22,8 @@ Runs a Python program in which `import ray` gives weft.
   PROGRAM              script.py, or -m MODULE, or -c CODE; none: a Python shell. Python's own options may come before
   --address=ADDRESS    on the cluster of this head (HOST:PORT), or of this machine (auto). What the program's init says
                        of num_cpus, num_gpus, resources and object_store_memory is ignored: nodes have what they have
-  --ray-api=VERSION    2 (default, or $WEFT_RAY_API): as Ray is today; 0.6: as Ray was in 2018
+  --ray-api=VERSION    2 (default, or $WEFT_RAY_API): as Ray is today; 0.6: as Ray was in 2018, and `import tensorflow`
+                       gives TensorFlow 1 where TensorFlow 2 is installed
 """
 
 
@@ -52,7 +54,7 @@ def main(arguments: list) -> int:
         print(_HELP, end="")
         return 0
 
-    from .compat import _finder
+    from .compat import _finder, _tensorflow
 
     version = _finder.version_of(os.environ) if version is None else version
     if version not in _finder.VERSIONS:
@@ -69,8 +71,10 @@ def main(arguments: list) -> int:
         except ValueError as error:
             return _refuse(str(error))
         os.environ["WEFT_ADDRESS"] = os.environ[RUN_ADDRESS] = address
-    path = [_finder.FOLDER, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path))
+    ours = [_finder.FOLDER] + [_tensorflow.FOLDER] * (version == "0.6")
+    others = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    path = ours + [entry for entry in others if entry not in (_finder.FOLDER, _tensorflow.FOLDER)]
+    os.environ["PYTHONPATH"] = os.pathsep.join(path)
     os.environ[_finder.VARIABLE] = version
     if not sys.executable:
         return _refuse("this interpreter does not know where it is (sys.executable is empty)")

@@ -76,6 +76,10 @@ def install() -> None:
         raise ImportError(describe_foreign(foreign))
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
+    if version_of(os.environ) == "0.6":
+        from . import _tensorflow
+
+        _tensorflow.install()
 
 
 def become_ours() -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-__all__ = ["ui"]
+__all__ = ["TensorFlowVariables", "tf_utils", "ui"]
 
 
 def __getattr__(name: str):
-    if name == "ui":
-        from importlib import import_module
+    from importlib import import_module
 
-        return import_module(f"{__name__}.ui")
-    if name in ("TensorFlowVariables", "tf_utils"):
-        raise AttributeError(
-            f"ray.experimental.{name} is not available yet in this version of weft; pass the weights as a dict of "
-            "arrays instead"
-        )
+    if name in ("tf_utils", "ui"):
+        return import_module(f"{__name__}.{name}")
+    if name == "TensorFlowVariables":
+        return import_module(f"{__name__}.tf_utils").TensorFlowVariables
     raise AttributeError(f"ray.experimental.{name} is not in weft's version of Ray's interface")
