@@ -4,7 +4,7 @@
 #   make test     build, check the style, run the tests of both languages
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-sanitize lint format bench wheel clean distclean
+.PHONY: help build demo test test-sanitize test-learning test-all lint format bench wheel clean distclean
 
 JOBS ?= $(shell nproc)
 # Empty: the Python of .venv if there is one, else python3.
@@ -16,6 +16,7 @@ help:  ## list the commands
 	@echo
 	@echo "  PYTHON=python3.12 make ...  makes .venv with that Python (3.9 to 3.14); later commands keep it"
 	@echo "  JOBS=4 make ...             compiles and tests with that many processes"
+	@echo "  LEARNING=torch make test-learning   one environment instead of all"
 
 build:  ## compile everything, and install weft into .venv
 	@scripts/packages
@@ -37,6 +38,14 @@ test:  ## build, check the style, run the tests of both languages
 test-sanitize:  ## the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer
 	@scripts/packages
 	@scripts/test-sanitize
+
+test-learning:  ## the tests with TensorFlow, PyTorch and Caffe; downloads 1.2 GB once
+	@scripts/packages
+	@scripts/venv build
+	@scripts/build all
+	@.venv/bin/python scripts/test.py learning $(LEARNING)
+
+test-all: test test-sanitize test-learning  ## all of them
 
 lint:  ## check the style without changing anything
 	@scripts/venv test

@@ -1,6 +1,7 @@
-"""Runs the style checks and all tests, the next also if one failed, and ends with a summary of what passed.
+"""Runs the style checks and the tests, the next also if one failed, and ends with a summary of what passed.
 
-usage: .venv/bin/python scripts/test.py
+usage: .venv/bin/python scripts/test.py                     what `make test` runs
+       .venv/bin/python scripts/test.py learning [NAME...]  tests/learning/NAME, each in its environment; by default all
 """
 
 import os
@@ -63,17 +64,42 @@ class Step:
         return f"  {self.name:<14} {verdict:<7} {self.seconds:6.1f} s  {counts}"
 
 
-def main() -> int:
-    shutil.rmtree(REPORTS, ignore_errors=True)
-    REPORTS.mkdir(parents=True)
+def ordinary_steps() -> list:
     ctest = ["ctest", "--test-dir", "build/release", "--output-on-failure", "--parallel", JOBS]
     passing = r"\s*(Start\s+\d+:|\d+/\d+ Test .* Passed )|Internal ctest|Test project"
     python = sys.executable
-    steps = [
+    return [
         Step("style", ["scripts/lint"]),
         Step("C++ tests", [*ctest, "--output-junit", REPORTS / "cpp.xml"], "cpp.xml", hide=passing),
         Step("Python tests", [python, "-m", "pytest", "-q", f"--junitxml={REPORTS / 'python.xml'}"], "python.xml"),
     ]
+
+
+def learning_steps(names: list) -> list:
+    folder = ROOT / "tests" / "learning"
+    present = sorted({path.parent.name for path in folder.glob("*/test_*.py")})
+    unknown = sorted(set(names) - set(present))
+    if unknown:
+        sys.exit(
+            f"weft: there are no tests in tests/learning/ for {', '.join(unknown)}; there are {', '.join(present)}"
+        )
+    steps = []
+    for name in names or present:
+        environment = Step(f"make {name}", ["scripts/learning-env", name])
+        steps.append(environment)
+        if environment.ok:
+            report = f"learning-{name}.xml"
+            # Training takes longer than the 120 s that other tests are given.
+            pytest = [ROOT / "build" / "learning" / name / "bin" / "python", "-m", "pytest", "-q", "--timeout=600"]
+            steps.append(Step(name, [*pytest, folder / name, f"--junitxml={REPORTS / report}"], report))
+    return steps
+
+
+def main() -> int:
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
+    learning = sys.argv[1:2] == ["learning"]
+    steps = learning_steps(sys.argv[2:]) if learning else ordinary_steps()
     passed, failed = sum(step.passed for step in steps), sum(step.failed for step in steps)
     ok = all(step.ok for step in steps)
     print("\n=== summary ===")
