@@ -122,6 +122,7 @@ def _check(name: str, parameters, args: tuple, kwargs: dict) -> None:
             exec(f"def stub({parameters}): pass", namespace)
             stub = namespace["stub"]
             stub.__name__, stub.__qualname__ = name.rpartition(".")[2], name
+            stub.__code__ = stub.__code__.replace(co_name=name)  # what Python 3.9 says in its TypeError
         except SyntaxError:  # names that no source can have
             stub = lambda *args, **kwargs: None  # noqa: E731
         if len(_stubs) > 10_000:
