@@ -39,7 +39,7 @@ test-sanitize:  ## the C++ tests under AddressSanitizer, UBSan and ThreadSanitiz
 	@scripts/packages
 	@scripts/test-sanitize
 
-test-learning:  ## the tests with TensorFlow, PyTorch and Caffe; downloads 1.2 GB once
+test-learning:  ## the tests with TensorFlow, PyTorch, Caffe and Caffe2; downloads 2 GB once
 	@scripts/packages
 	@scripts/venv build
 	@scripts/build all

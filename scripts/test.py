@@ -37,6 +37,8 @@ class Step:
             for line in process.stdout:
                 if not hide.match(line):
                     print(line, end="", flush=True)
+        # As in Automake: what the step needs is not on this machine, and it has said so.
+        self.absent = process.returncode == 77
         return process.returncode == 0
 
     def count(self) -> None:
@@ -55,7 +57,7 @@ class Step:
         self.ok = self.ok and self.failed == 0 and self.passed > 0
 
     def line(self) -> str:
-        verdict = "ok" if self.ok else "FAILED"
+        verdict = "absent" if self.absent else "ok" if self.ok else "FAILED"
         counts = ""
         if self.report:
             counts = f"{self.passed} passed"
@@ -87,7 +89,9 @@ def learning_steps(names: list) -> list:
     for name in names or present:
         environment = Step(f"make {name}", ["scripts/learning-env", name])
         steps.append(environment)
-        if environment.ok:
+        if environment.absent:
+            environment.ok = True
+        elif environment.ok:
             report = f"learning-{name}.xml"
             # Training takes longer than the 120 s that other tests are given.
             pytest = [ROOT / "build" / "learning" / name / "bin" / "python", "-m", "pytest", "-q", "--timeout=600"]
