@@ -255,6 +255,16 @@ def all_rows(scale: Scale) -> list[Row]:
     add("actors_crowd_gone", f"{scale.crowd:,} actors gone after the last handle", "actors_created", "gone_seconds",
         "s", ["weft"], **crowd)
 
+    # ---- learning ----
+    for size in (1_000_000, scale.rotation_bytes):
+        served = {"size": size, "workers": 2, **timed}
+        add(f"parameter_server_{size}", f"parameter server round, {_size(size)}, 2 workers", "parameter_server",
+            "seconds", "s", both, served, [Goal("≥ 5× Ray", "ray", 5)],
+            note="One program for both; most of it is NumPy's at 100 MB.")
+        add(f"parameter_server_util_{size}", f"… the same by weft.util.ParameterServer, {_size(size)}",
+            "parameter_server_util", "seconds", "s", ["weft"], served,
+            [Goal("≥ 5× Ray", "ray", 5, row=f"parameter_server_{size}")])
+
     # ---- the same from C++ ----
     def cpp(kind, size):
         return {"parameters": {"kind": kind, "size": size, **timed}, "subject": "weft_cpp"}
@@ -303,6 +313,6 @@ def all_rows(scale: Scale) -> list[Row]:
 NOT_MEASURED = [
     "placement groups",
     "several nodes: remote tasks, transfers, broadcast",
-    "parameter server and allreduce",
+    "allreduce",
     "several drivers in one session (several clients are tasks that submit tasks)",
 ]

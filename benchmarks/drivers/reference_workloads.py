@@ -136,6 +136,29 @@ def define(api) -> dict:
 
             return os.getpid()
 
+    @api.remote(num_cpus=0)
+    class WeightServer:
+        def __init__(self, count):
+            import numpy
+
+            self.weights = numpy.zeros(count, numpy.float32)
+
+        def apply(self, *gradients):
+            for gradient in gradients:
+                self.weights += gradient
+            return self.weights
+
+    @api.remote(num_cpus=0)
+    class GradientWorker:
+        def __init__(self, count):
+            import numpy
+
+            self.result = numpy.empty(count, numpy.float32)
+
+        def gradient(self, weights):
+            self.result[:] = weights[0] - weights[-1] + 1
+            return self.result
+
     @api.remote(num_cpus=0, max_concurrency=2)
     class Threaded:
         def call(self, x):
@@ -468,6 +491,27 @@ def define(api) -> dict:
         gone = time.perf_counter() - begin
         return {"seconds": created, "bytes_per_actor": (after - before) / count, "gone_seconds": gone}
 
+    def parameter_server(size, workers, min_seconds):
+        """Rounds of one server with `size` bytes of weights: each worker reads them and answers with a gradient as
+        large, which the server adds to the weights in place. A gradient is all ones, so the weights count them."""
+        count = size // 4
+        server = WeightServer.remote(count)
+        helpers = [GradientWorker.remote(count) for _ in range(workers)]
+        weights = server.apply.remote()
+
+        def body():
+            nonlocal weights
+            weights = server.apply.remote(*[helper.gradient.remote(weights) for helper in helpers])
+            api.wait([weights])
+
+        body()  # Processes, imports and the first pages are paid before the clock runs.
+        body()
+        durations = rounds(body, min_seconds)
+        result = api.get(weights)
+        expected = workers * (len(durations) + 2)
+        check(result.nbytes == 4 * count and result[0] == expected and result[-1] == expected, "parameter_server")
+        return {"seconds": statistics.median(durations), "rounds": len(durations)}
+
     chosen = dict(locals())
     return {name: chosen[name] for name in _NAMES}
 
@@ -496,4 +540,5 @@ _NAMES = [
     "actor_async",
     "actor_callers",
     "actors_created",
+    "parameter_server",
 ]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import statistics
 
 import programs
-from protocol import check, seconds_each, serve
+from protocol import check, rounds, seconds_each, serve
 
 
 def _place(array) -> tuple[int, int]:
@@ -53,6 +54,41 @@ def cpp_array(size, min_seconds):
     return {**seconds_each(there_and_back, min_seconds, block=20), "copied_bytes": copied, "store_bytes": grown}
 
 
+def parameter_server_util(size, workers, min_seconds):
+    """The rounds of parameter_server with weft.util.ParameterServer: two shards, gradients written in place."""
+    import numpy
+    import weft
+    from weft.util import ParameterServer
+
+    count = size // 16
+    start_weights = {f"w{i}": numpy.zeros(count, numpy.float32) for i in range(4)}
+    # A step adds the sum of all gradients.
+    server = ParameterServer(start_weights, shards=2, workers=workers, rate=-float(workers))
+
+    @weft.remote(num_cpus=0)
+    class Worker:
+        def __init__(self, server, number):
+            self.server, self.number = server, number
+
+        def step(self):
+            weights, gradients = self.server.pull(), self.server.gradients()
+            for name, gradient in gradients.items():
+                gradient[:] = weights[name][0] - weights[name][-1] + 1
+            self.server.push(gradients, worker=self.number)
+
+    helpers = [Worker.remote(server, number) for number in range(workers)]
+
+    def body():
+        weft.get([helper.step.remote() for helper in helpers])
+
+    body()
+    body()
+    durations = rounds(body, min_seconds)
+    expected = workers * (len(durations) + 2)
+    check(all(a[0] == expected and a[-1] == expected for a in server.pull().values()), "parameter_server_util")
+    return {"seconds": statistics.median(durations), "rounds": len(durations)}
+
+
 def scheduler(nodes, min_seconds):
     return programs.run("weft_bench_scheduler", nodes, max(min_seconds, 0.05))
 
@@ -62,7 +98,8 @@ def start():
     import weft
 
     weft.init(num_cpus=2)
-    return {**reference_workloads.define(weft), "cpp_array": cpp_array, "scheduler": scheduler}, weft.shutdown
+    own = [cpp_array, parameter_server_util, scheduler]
+    return {**reference_workloads.define(weft), **{function.__name__: function for function in own}}, weft.shutdown
 
 
 if __name__ == "__main__":
