@@ -40,7 +40,7 @@ test-sanitize:  ## the C++ tests under AddressSanitizer, UBSan and ThreadSanitiz
 	@scripts/test-sanitize
 
 test-learning:  ## the tests with TensorFlow, PyTorch, Caffe and Caffe2; downloads 2 GB once
-	@scripts/packages
+	@scripts/packages learning
 	@scripts/venv build
 	@scripts/build all
 	@.venv/bin/python scripts/test.py learning $(LEARNING)
