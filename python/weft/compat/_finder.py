@@ -77,9 +77,10 @@ def install() -> None:
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
     if version_of(os.environ) == "0.6":
-        from . import _tensorflow
+        from . import _caffe, _tensorflow
 
         _tensorflow.install()
+        _caffe.install()
 
 
 def become_ours() -> None:
