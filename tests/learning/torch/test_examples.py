@@ -11,7 +11,7 @@ from helpers import run_driver
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "learning"
 
 
-@pytest.mark.parametrize("name", ["a3c", "lbfgs", "lenet"])
+@pytest.mark.parametrize("name", ["a3c", "all_reduce", "hyperparameters", "lbfgs", "lenet", "resnet"])
 def test_program_reaches_its_bar(name, tmp_path):
     # A program below its bar ends with exit code 1.
     picture = tmp_path / "picture.png"
