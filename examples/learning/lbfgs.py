@@ -43,31 +43,27 @@ class Part:
         return loss.item(), torch.cat([weight.grad.flatten() for weight in self.network.parameters()]).numpy()
 
 
-def accuracy(vector):
-    _, _, pictures, labels = digits.load()
-    trained = network()
-    weights(trained).set_flat(vector)
-    with torch.no_grad():
-        guesses = trained(torch.from_numpy(pictures).double().flatten(1)).argmax(1).numpy()
-    return (guesses == labels).mean()
-
-
 if __name__ == "__main__":
-    count = len(digits.load()[0])
-    start = weights(network()).get_flat()
+    torch.set_num_threads(1)  # leaves the CPUs to the actors
+    train, _, test, test_labels = digits.load()
+    test = torch.from_numpy(test).double().flatten(1)
+    trained = network()
+    start = weights(trained).get_flat()
 
     with weft.init(num_cpus=2):
         parts = [weft.remote(Part).options(num_cpus=0.5).remote(number) for number in range(ACTORS)]
-        losses, accuracies = [], []
+        accuracies = []
 
         def whole(vector):
             shared = weft.put(vector)
             answers = weft.get([part.loss_and_gradient.remote(shared) for part in parts])
-            loss = sum(loss for loss, _ in answers) / count + DECAY / 2 * vector @ vector
-            return loss, sum(gradient for _, gradient in answers) / count + DECAY * vector
+            loss = sum(loss for loss, _ in answers) / len(train) + DECAY / 2 * vector @ vector
+            return loss, sum(gradient for _, gradient in answers) / len(train) + DECAY * vector
 
         def note(vector):
-            accuracies.append(accuracy(vector))
+            weights(trained).set_flat(vector)
+            with torch.no_grad():
+                accuracies.append((trained(test).argmax(1).numpy() == test_labels).mean())
 
         found = minimize(whole, start, jac=True, method="L-BFGS-B", callback=note, options={"maxiter": 60})
         print(f"loss {found.fun:.4f} after {found.nit} iterations and {found.nfev} gradients")

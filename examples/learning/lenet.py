@@ -61,5 +61,5 @@ if __name__ == "__main__":
             print(f"epoch {epoch + 1}: loss {weft.get(loss):.3f}, accuracy {reached[-1]:.3f}")
 
     assert reached == expected, f"in an actor {reached}, in this process {expected}"
-    curves = {"in an actor": reached, "without weft": expected}
+    curves = {"in an actor, and without weft": reached}
     finish("LeNet: accuracy on digits", reached[-1], BAR, curves, x="epoch", y="accuracy")

@@ -25,8 +25,10 @@ def draw(path, name, bar, curves, x, y):
 
     figure, axes = plt.subplots(figsize=(4.8, 2.8), layout="constrained")
     for label, values in curves.items():
-        axes.plot(range(1, len(values) + 1), values, label=label, linewidth=1.2)
+        marker = "." if len(values) < 10 else None  # a curve of one point has no line
+        axes.plot(range(1, len(values) + 1), values, label=label, linewidth=1.2, marker=marker)
     axes.axhline(bar, color="grey", linestyle=":", linewidth=1, label="the bar")
     axes.set(title=name, xlabel=x, ylabel=y)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(fontsize="small")
     figure.savefig(path, dpi=80)
