@@ -45,6 +45,7 @@ _ARGUMENTS = (
     "logging_level",
     "namespace",
     "local_mode",
+    "preload",
     *_NOT_YET,
 )
 
@@ -92,6 +93,7 @@ def init(
     logging_level=None,
     namespace=None,
     local_mode=False,
+    preload=None,
     **others,
 ) -> Context:
     """Start weft on this machine, a private session that ends with this program, or join a cluster.
@@ -104,7 +106,8 @@ def init(
     ignore_reinit_error: if weft runs already, return that session instead of raising. log_to_driver: show what workers
     print. logging_level: of the logger "weft". namespace: where names of actors belong unless another is given.
     local_mode: run tasks and calls of actors inside `.remote(...)`, one after the other, in this process, for
-    debugging.
+    debugging. preload: names of modules that take long to import, such as ["torch"]; they are imported once, and
+    workers are forked with them (default: WEFT_PRELOAD, separated by commas).
     """
     global _context, _namespace, _local_mode
     _check_others(others)
@@ -129,6 +132,7 @@ def init(
         if not isinstance(value, bool):
             raise TypeError(f"{name} must be True or False, not {value!r}")
     space = "" if namespace is None else check_name("namespace", namespace)
+    modules = _chosen_modules(preload)
     if logging_level is not None:
         _set_logging_level(logging_level)
 
@@ -146,7 +150,7 @@ def init(
                 "or pass ignore_reinit_error=True to go on with the present session"
             )
         _namespace = space
-        started = _start(address, total, store, log_to_driver)
+        started = _start(address, total, store, log_to_driver, [] if local_mode else modules)
         if local_mode:
             from . import _local_mode as module
 
@@ -293,6 +297,14 @@ def _check_resources(num_cpus, num_gpus, resources) -> dict:
     return total
 
 
+def _chosen_modules(preload) -> list:
+    if preload is None and not os.environ.get("WEFT_PRELOAD"):
+        return []
+    from . import _preload
+
+    return _preload.chosen(preload)
+
+
 def _check_shape(shape) -> tuple:
     items = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
     checked = []
@@ -317,7 +329,7 @@ def _set_logging_level(level) -> None:
 # ---- starting -------------------------------------------------------------------------------------------------------
 
 
-def _start(address: str, resources: dict, object_store_memory: int, log_to_driver: bool) -> dict:
+def _start(address: str, resources: dict, object_store_memory: int, log_to_driver: bool, preload: list) -> dict:
     from . import _events, _explain, _functions, _worker
 
     # Names and values travel as UTF-8; what is not UTF-8 (surrogates in Python's eyes) cannot, and stays behind.
@@ -334,6 +346,7 @@ def _start(address: str, resources: dict, object_store_memory: int, log_to_drive
             "environment": [f"{name}={value}" for name, value in environment.items()],
             "working_directory": _working_directory(),
             "forward_output": log_to_driver,
+            "preload": preload,
             "notice_after": _explain.long_wait_seconds(),
         }
     )

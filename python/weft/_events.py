@@ -87,7 +87,7 @@ class OutputPrinter:
         if not text:
             return
         origin = (pid, is_stderr)
-        prefix = f"({name or 'worker'} pid={pid}) "
+        prefix = f"({name or 'worker'} pid={pid}) " if pid else ""  # weft's own words have no process
         continues = self._unfinished == origin
         before = "" if continues else prefix
         if self._unfinished is not None and not continues:

@@ -22,6 +22,9 @@ ZYGOTE_PROGRAM = (
 )
 
 
+driver = ""  # in a zygote and in workers: what the driver said
+
+
 def describe_driver(namespace: str = "") -> str:
     """What a worker needs to know of the driver and its interpreter. Called by init."""
     argv = [str(item).encode("utf-8", "backslashreplace").decode() for item in getattr(sys, "argv", [])]
@@ -51,7 +54,9 @@ def _absolute(entry: str) -> str:
 
 def prepare_zygote() -> None:
     """Take over what the driver said, and import what every worker needs, once for all of them."""
-    _, namespace, argv = os.environ.pop("WEFT_DRIVER").split("\x1e", 2)
+    global driver
+    driver = os.environ.pop("WEFT_DRIVER")
+    _, namespace, argv = driver.split("\x1e", 2)
     sys.argv[:] = argv.split("\x1f")
     if "WEFT_RAY_API" in os.environ:  # the driver was started by `weft run`: `import ray` gives weft here as well
         from .compat import _finder

@@ -9,6 +9,7 @@ One packet each, little-endian (src/node/zygote.h):
     zygote to daemon  'R' int32 pid                   ready; once
                       'F' uint64 worker, int32 pid    forked; -errno if that failed
                       'X' int32 pid, int32 status     the worker has ended, status as from waitpid
+                      'W' text                        a warning for the driver
 
 Only C modules of the interpreter are imported here, because their Python wrappers (socket, signal, selectors) would
 cost more than everything else together, and every first task waits for this program.
@@ -153,6 +154,10 @@ def main():
     _set_process_name("weft-zygote")
     from weft import _worker  # and with it all that a worker needs
 
+    if "WEFT_WARM_MODULES" in os.environ:
+        from weft import _preload
+
+        _preload.import_modules(lambda text: daemon.send(b"W" + text.encode("utf-8", "backslashreplace")[:4000]))
     gc.freeze()
     socket = _serve(daemon)
     if socket == _NO_WORKER:

@@ -551,6 +551,7 @@ nb::dict Start(nb::dict config) {
   options.open.environment = FileSystemTexts(nb::cast<nb::list>(config["environment"]));
   options.open.working_directory = FileSystemText(config["working_directory"]);
   options.open.forward_output = nb::cast<bool>(config["forward_output"]) ? 1 : 0;
+  options.open.preload = FileSystemTexts(nb::cast<nb::list>(config["preload"]));
   core::Result<std::unique_ptr<Runtime>> runtime = core::Error{};
   {
     nb::gil_scoped_release release;

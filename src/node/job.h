@@ -1,9 +1,10 @@
-// One driver's work on this node: how its workers are started, the pools that decide when, the zygote that forks them,
+// One driver's work on this node: how its workers are started, the pools that decide when, the zygotes that fork them,
 // and their output. Wherever the driver is; a job without a process on this node does not exist here.
 //
 // Owned by NodeDaemon, on its loop thread. Holds no decisions: those are WorkerPool's and LocalScheduler's.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <set>
@@ -18,6 +19,19 @@
 
 namespace weft::core {
 
+// A zygote of a job, once it was started, and what watches it.
+struct JobZygote {
+  bool warm = false;
+  std::unique_ptr<Zygote> process;
+  EventLoop::WatchId watch = 0;
+  EventLoop::WatchId output_watch = 0;
+  int64_t started_ns = 0;
+};
+
+// Whether a warm zygote, which has imported OpenSession::preload, forks the workers. While it imports, the plain one
+// forks workers for tasks, and actors wait.
+enum class Preload : uint8_t { kNone, kImporting, kServing };
+
 struct Job {
   ProcessId driver;  // names the job
   OpenSession session;
@@ -25,10 +39,11 @@ struct Job {
   std::unique_ptr<WorkerPool> pool;
   std::unique_ptr<WorkerPool> guest_pool;  // Python workers in the job of a C++ program; nullptr: none can be had
 
-  std::unique_ptr<Zygote> zygote;
-  EventLoop::WatchId zygote_watch = 0;
-  EventLoop::WatchId zygote_output_watch = 0;
-  int64_t zygote_started_ns = 0;
+  JobZygote plain_zygote;
+  JobZygote warm_zygote{.warm = true};
+  Preload preload = Preload::kNone;
+  uint32_t warm_starts = 0;
+  bool prestart_later = false;  // when it is known whether there is a warm zygote
 
   std::unique_ptr<WorkerOutputs> outputs;
   std::set<SegmentId> segments;  // of its processes, the dead ones included
@@ -39,6 +54,8 @@ struct Job {
   const std::vector<std::string>& ZygoteCommand() const {
     return session.python_workers != 0 ? session.worker_command : session.guest_command;
   }
+  JobZygote& ServingZygote() { return preload == Preload::kServing ? warm_zygote : plain_zygote; }
+  std::array<JobZygote*, 2> Zygotes() { return {&plain_zygote, &warm_zygote}; }
   bool ForksWorkers(bool guest) const { return session.python_workers != 0 || guest; }
 };
 

@@ -296,7 +296,7 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
   scheduler_->Handle(ProcessJoined{process.id, false, {process.id}}, scheduler_actions_);
   FlushAll();  // the driver goes on while we start what it will need
-  job.pool->SessionOpened(NowNs(), pool_actions_);
+  Prestart(job);
   if (cluster_) TellHeadOfJob(process.id);  // and others start workers too, before there is work for them
 }
 
@@ -347,7 +347,9 @@ Job& NodeDaemon::OpenJob(ProcessId driver, OpenSession session) {
               },
           .whole_lines = [this](ProcessId worker, bool is_stderr, std::string lines, const std::string& printer,
                                 bool marked) { ForwardOutput(worker, is_stderr, std::move(lines), printer, marked); }});
-  return *(jobs_[driver] = std::move(job));
+  Job& opened = *(jobs_[driver] = std::move(job));
+  if (!opened.session.preload.empty()) StartWarmZygote(opened);
+  return opened;
 }
 
 WorkerPool& NodeDaemon::PoolOf(ProcessId worker) {
@@ -392,8 +394,9 @@ void NodeDaemon::Handle(Process& process, WorkerReady& message) {
   if (process.kill_sent) return BeginClosing(process);  // its job has ended while it started
   if (!Welcomed(process)) return Refuse(process, "found no descriptors left");
   process.last_stderr.clear();
-  PoolOf(process.id).WorkerBecameReady(process.id, NowNs());
-  scheduler_->Handle(ProcessJoined{process.id, true, {process.job, process.guest}}, scheduler_actions_);
+  const bool runs_tasks = PoolOf(process.id).WorkerBecameReady(process.id, NowNs());
+  if (!runs_tasks) Send(process, Exit{});
+  scheduler_->Handle(ProcessJoined{process.id, runs_tasks, {process.job, process.guest}}, scheduler_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, RequestLeases& message) {
@@ -417,10 +420,14 @@ void NodeDaemon::Handle(Process& process, ReturnLease& message) {
   if (cluster_ && granted_by != cluster_->self()) {
     return cluster_->Send(granted_by, FromProcess{process.id, process.job, Encode(message)});
   }
+  EndLease(process.id, message.lease);
+}
+
+void NodeDaemon::EndLease(ProcessId holder, LeaseId lease) {
   RereadBlockedFlags();
-  ProcessId worker = scheduler_->WorkerOf(message.lease, process.id);
-  if (worker) PoolOf(worker).WorkerWasFreed(worker, NowNs());
-  scheduler_->Handle(LeaseReturned{process.id, message.lease}, scheduler_actions_);
+  ProcessId worker = scheduler_->WorkerOf(lease, holder);
+  if (worker && !PoolOf(worker).WorkerWasFreed(worker, NowNs())) Perform(RetireWorker{worker});
+  scheduler_->Handle(LeaseReturned{holder, lease}, scheduler_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, Blocked&) {
@@ -599,8 +606,10 @@ void NodeDaemon::EndJob(ProcessId driver, int exit_code) {
 void NodeDaemon::EndProcessesOf(Job& job) {
   job.ending = true;
   ForgetProgram(job.driver);
-  // The zygote first, so that it forks no more.
-  if (job.zygote) ::kill(job.zygote->pid(), SIGKILL);
+  // The zygotes first, so that they fork no more.
+  for (JobZygote* zygote : job.Zygotes()) {
+    if (zygote->process) ::kill(zygote->process->pid(), SIGKILL);
+  }
   for (auto& [id, worker] : processes_) {
     if (worker->job == job.driver && !worker->is_driver) Kill(*worker, "its driver has ended");
   }
@@ -610,7 +619,7 @@ void NodeDaemon::EndProcessesOf(Job& job) {
 void NodeDaemon::ForgetEndedJobs() {
   std::erase_if(jobs_, [&](const auto& entry) {
     const Job& job = *entry.second;
-    if (!job.ending || job.zygote) return false;
+    if (!job.ending || job.plain_zygote.process || job.warm_zygote.process) return false;
     if (std::any_of(processes_.begin(), processes_.end(),
                     [&](const auto& process) { return process.second->job == job.driver; })) {
       return false;
@@ -727,8 +736,7 @@ void NodeDaemon::Perform(const GrantLease& action) {
     WishWasPlaced(action.process, action.shape);
   }
   if (!OpenChannel(*submitter, *worker)) {
-    PoolOf(action.worker).WorkerWasFreed(action.worker, NowNs());
-    scheduler_->Handle(LeaseReturned{action.process, action.lease}, scheduler_actions_);
+    EndLease(action.process, action.lease);
     Send(*submitter, LeaseRefused{action.shape, "no descriptors or channel slots are left on this node"});
     return;
   }

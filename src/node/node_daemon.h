@@ -88,6 +88,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
     bool is_driver = false;
     ProcessId job;       // its driver's number
     bool guest = false;  // see WorkerKind
+    bool warm = false;   // forked by the warm zygote
     std::unique_ptr<MessageStream> stream;
     EventLoop::WatchId watch = 0;
     std::set<ProcessId> waits_for;  // not read from until these take what it sent them
@@ -210,6 +211,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void TakeLoan(Process& process);
   bool NothingRuns() const;  // every leased worker waits
   bool OpenChannel(Process& submitter, Process& worker);
+  void EndLease(ProcessId holder, LeaseId lease);
   // Before it is told of one.
   static void CountGrant(Process& process, const ResourceAmounts& shape);
   bool OpenStream(Process& submitter, Process& worker);
@@ -217,10 +219,15 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
 
   // ---- lives
   Status Launch(ProcessId worker, const WorkerKind& kind);
-  Status EnsureZygote(Job& job);
+  Status EnsureZygote(Job& job, JobZygote& zygote);
+  void StartWarmZygote(Job& job);
+  void WarmZygoteEnded(Job& job, int status, const std::string& how);
+  void PreloadSettled(Job& job, Preload preload);
+  void Prestart(Job& job);
+  void Warn(const Job& job, const std::string& text);
   void AdoptClaimedPid(Process& process);
-  void OnZygoteEvent(Job& job);
-  void ZygoteEnded(Job& job, int status);
+  void OnZygoteEvent(Job& job, JobZygote& zygote);
+  void ZygoteEnded(Job& job, JobZygote& zygote, int status);
   void OnSignal();
   void ReapChildren();
   void OnExit(pid_t pid, int status);

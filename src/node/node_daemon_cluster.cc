@@ -149,7 +149,7 @@ void NodeDaemon::HandleNode(NodeNumber, JobDescribed& message) {
   if (session == nullptr || session->worker_command.empty()) return;
   Job& job = OpenJob(message.driver, std::move(*session));
   if (message.output_to) job.output_to = message.output_to;
-  if (NodeOf(message.driver) != kClusterNode && !LooksForProgram(job)) job.pool->SessionOpened(NowNs(), pool_actions_);
+  if (NodeOf(message.driver) != kClusterNode && !LooksForProgram(job)) Prestart(job);
 }
 
 Job* NodeDaemon::EnsureJob(ProcessId driver) {
@@ -258,11 +258,7 @@ void NodeDaemon::HandleNode(NodeNumber from, FromProcess& message) {
   if (NodeOf(message.process) != from) return;
   auto decoded = Decode(message.message);
   if (auto* returned = std::get_if<ReturnLease>(&decoded)) {
-    RereadBlockedFlags();
-    if (ProcessId worker = scheduler_->WorkerOf(returned->lease, message.process)) {
-      PoolOf(worker).WorkerWasFreed(worker, NowNs());
-    }
-    scheduler_->Handle(LeaseReturned{message.process, returned->lease}, scheduler_actions_);
+    EndLease(message.process, returned->lease);
   } else if (auto* freed = std::get_if<FreeObjects>(&decoded)) {
     FreeHere(freed->locations, nullptr);
   } else if (auto* watch = std::get_if<WatchActor>(&decoded)) {

@@ -23,6 +23,16 @@ constexpr int64_t kMs = 1'000'000;
 constexpr size_t kMaxRememberedDeaths = 4096;
 // A zygote that dies without a request is replaced at once, but not more often than this.
 constexpr int64_t kZygotePauseNs = 1000 * kMs;
+// A warm zygote that dies while it serves is an accident. After so many, the plain one goes on alone.
+constexpr uint32_t kMaxWarmStarts = 4;
+// Tells a zygote that it is warm, and what to import (python/weft/_preload.py).
+constexpr char kWarmVariable[] = "WEFT_WARM_MODULES=";
+
+std::string Joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ",") + name;
+  return text;
+}
 
 }  // namespace
 
@@ -52,10 +62,11 @@ Status NodeDaemon::Launch(ProcessId worker, const WorkerKind& kind) {
 
   pid_t pid = 0;
   if (job.ForksWorkers(kind.guest)) {
-    if (Status status = EnsureZygote(job); !status) return status;
-    job.zygote->RequestFork(worker, theirs, outputs[0], outputs[1]);
-    bool full = job.zygote->Flush();
-    loop_.Modify(job.zygote_watch, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
+    JobZygote& zygote = job.ServingZygote();
+    if (Status status = EnsureZygote(job, zygote); !status) return status;
+    zygote.process->RequestFork(worker, theirs, outputs[0], outputs[1]);
+    bool full = zygote.process->Flush();
+    loop_.Modify(zygote.watch, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
   } else {
     ChildProgram program;
     program.command = job.session.worker_command;
@@ -76,6 +87,7 @@ Status NodeDaemon::Launch(ProcessId worker, const WorkerKind& kind) {
   process->id = worker;
   process->job = kind.job;
   process->guest = kind.guest;
+  process->warm = job.ServingZygote().warm;
   process->pid = pid;
   process->stream = std::make_unique<MessageStream>(std::move(sockets->first));
   auto watch =
@@ -90,30 +102,76 @@ Status NodeDaemon::Launch(ProcessId worker, const WorkerKind& kind) {
   return Status();
 }
 
-Status NodeDaemon::EnsureZygote(Job& job) {
-  if (job.zygote) {
-    if (job.zygote_watch != 0) return Status();
+Status NodeDaemon::EnsureZygote(Job& job, JobZygote& zygote) {
+  if (zygote.process) {
+    if (zygote.watch != 0) return Status();
     return Error{ErrorKind::kGone, "the Python program that starts workers has just ended"};
   }
   ChildProgram program;
   program.command = job.ZygoteCommand();
   program.environment = job.session.environment;
+  if (zygote.warm) program.environment.push_back(kWarmVariable + Joined(job.session.preload));
   program.working_directory = job.session.working_directory;
   program.die_with_parent = true;
-  auto zygote = Zygote::Start(std::move(program));
-  if (!zygote) return zygote.error();
-  auto watch = loop_.Add((*zygote)->fd(), EPOLLIN, [this, &job](uint32_t) { OnZygoteEvent(job); });
+  auto process = Zygote::Start(std::move(program));
+  if (!process) return process.error();
+  auto watch = loop_.Add((*process)->fd(), EPOLLIN, [this, &job, &zygote](uint32_t) { OnZygoteEvent(job, zygote); });
   if (!watch) return watch.error();  // it ends when its socket closes
-  auto output = loop_.Add((*zygote)->output_fd(), EPOLLIN, [this, &job](uint32_t) {
-    if (job.zygote->ReadOutput()) return;
-    loop_.Remove(job.zygote_output_watch);
-    job.zygote_output_watch = 0;
+  auto output = loop_.Add((*process)->output_fd(), EPOLLIN, [this, &zygote](uint32_t) {
+    if (zygote.process->ReadOutput()) return;
+    loop_.Remove(zygote.output_watch);
+    zygote.output_watch = 0;
   });
-  job.zygote = std::move(*zygote);
-  job.zygote_started_ns = NowNs();
-  job.zygote_watch = *watch;
-  job.zygote_output_watch = output ? *output : 0;
+  zygote.process = std::move(*process);
+  zygote.started_ns = NowNs();
+  zygote.watch = *watch;
+  zygote.output_watch = output ? *output : 0;
   return Status();
+}
+
+// ---- preloading: a second, warm zygote
+
+void NodeDaemon::StartWarmZygote(Job& job) {
+  ++job.warm_starts;
+  if (!EnsureZygote(job, job.warm_zygote)) return PreloadSettled(job, Preload::kNone);  // the plain one will say why
+  job.preload = Preload::kImporting;
+  scheduler_->Handle(ActorsHeld{job.driver, true}, scheduler_actions_);
+}
+
+void NodeDaemon::PreloadSettled(Job& job, Preload preload) {
+  Settle();  // what was decided for the workers of now holds
+  job.preload = preload;
+  const bool wanted = !job.ending && job.leaving_until_ns == 0;
+  if (preload == Preload::kServing && wanted) {
+    // At once, so that no actor gets one of those that leave.
+    std::vector<PoolAction> actions;
+    job.pool->Renew(NowNs(), actions);
+    for (const auto& action : actions) std::visit([&](const auto& a) { Perform(a); }, action);
+  }
+  scheduler_->Handle(ActorsHeld{job.driver, false}, scheduler_actions_);
+  if (!wanted) return;
+  if (std::exchange(job.prestart_later, false)) job.pool->SessionOpened(NowNs(), pool_actions_);
+}
+
+// Starts workers before anybody asks, once there is a zygote that should fork them.
+void NodeDaemon::Prestart(Job& job) {
+  job.prestart_later = job.preload == Preload::kImporting;
+  if (!job.prestart_later) job.pool->SessionOpened(NowNs(), pool_actions_);
+}
+
+void NodeDaemon::WarmZygoteEnded(Job& job, int status, const std::string& how) {
+  const bool wanted = !job.ending && job.leaving_until_ns == 0;
+  if (wanted && job.preload == Preload::kServing && job.warm_starts < kMaxWarmStarts) return StartWarmZygote(job);
+  // One that finds nothing to preload has said why, and exits with code 0.
+  if (wanted && status != 0) {
+    Warn(job, "preload: workers import " + Joined(job.session.preload) + " themselves, since " + how);
+  }
+  PreloadSettled(job, Preload::kNone);
+}
+
+void NodeDaemon::Warn(const Job& job, const std::string& text) {
+  const std::string where = IsElsewhere(job.output_to) ? "on " + cluster_->Describe(cluster_->self()) + ": " : "";
+  Answer(job.output_to, WorkerOutput{ProcessId{}, 0, 1, "weft: " + where + text + "\n", ""});
 }
 
 void NodeDaemon::AdoptClaimedPid(Process& process) {
@@ -127,9 +185,9 @@ void NodeDaemon::AdoptClaimedPid(Process& process) {
   if (process.kill_sent) ::kill(pid, SIGKILL);  // which had nobody to go to before
 }
 
-void NodeDaemon::OnZygoteEvent(Job& job) {
-  bool full = job.zygote->Flush();
-  while (auto event = job.zygote->Next()) {
+void NodeDaemon::OnZygoteEvent(Job& job, JobZygote& zygote) {
+  bool full = zygote.process->Flush();
+  while (auto event = zygote.process->Next()) {
     if (auto* forked = std::get_if<WorkerForked>(&*event)) {
       auto* process = Find(forked->worker);
       if (forked->pid > 0) {
@@ -146,39 +204,46 @@ void NodeDaemon::OnZygoteEvent(Job& job) {
       }
     } else if (auto* exited = std::get_if<WorkerExited>(&*event)) {
       OnExit(exited->pid, exited->status);
+    } else if (auto* warning = std::get_if<ZygoteWarning>(&*event)) {
+      Warn(job, warning->text);
+    } else if (zygote.warm) {  // it is ready
+      PreloadSettled(job, Preload::kServing);
     }
     if (ended_) return;
   }
-  if (job.zygote->closed()) {
+  if (zygote.process->closed()) {
     // Its exit status follows; until then it is neither used nor replaced.
-    loop_.Remove(job.zygote_watch);
-    job.zygote_watch = 0;
-    ::kill(job.zygote->pid(), SIGKILL);
+    loop_.Remove(zygote.watch);
+    zygote.watch = 0;
+    ::kill(zygote.process->pid(), SIGKILL);
     return;
   }
-  loop_.Modify(job.zygote_watch, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
+  loop_.Modify(zygote.watch, full ? EPOLLIN | EPOLLOUT : uint32_t{EPOLLIN});
 }
 
-void NodeDaemon::ZygoteEnded(Job& job, int status) {
-  if (job.zygote_watch != 0) OnZygoteEvent(job);  // its last reports
-  job.zygote->ReadOutput();
+void NodeDaemon::ZygoteEnded(Job& job, JobZygote& zygote, int status) {
+  if (zygote.watch != 0) OnZygoteEvent(job, zygote);  // its last reports
+  zygote.process->ReadOutput();
   std::string how = "the Python program that starts workers (" + job.ZygoteCommand()[0] + ") " + DescribeExit(status);
-  std::string words = job.zygote->last_output();
+  std::string words = zygote.process->last_output();
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) how.append("; it said:\n").append(words);
   for (auto& [id, process] : processes_) {
     if (process->job != job.driver || process->is_driver || process->pid != 0) continue;
+    if (process->warm != zygote.warm) continue;
     process->zygote_end = how;
     AdoptClaimedPid(*process);
   }
-  if (job.zygote_watch != 0) loop_.Remove(job.zygote_watch);
-  if (job.zygote_output_watch != 0) loop_.Remove(job.zygote_output_watch);
-  job.zygote_watch = job.zygote_output_watch = 0;
-  bool restart = NowNs() - job.zygote_started_ns > kZygotePauseNs;
-  job.zygote.reset();
+  if (zygote.watch != 0) loop_.Remove(zygote.watch);
+  if (zygote.output_watch != 0) loop_.Remove(zygote.output_watch);
+  zygote.watch = zygote.output_watch = 0;
+  bool restart = NowNs() - zygote.started_ns > kZygotePauseNs;
+  zygote.process.reset();
   CheckClosing();
-  if (restart && !ended_ && !job.ending && !job.zygote) {
-    [[maybe_unused]] Status ignored = EnsureZygote(job);  // if that fails, the next start of a worker says so
+  if (ended_) return;
+  if (zygote.warm) return WarmZygoteEnded(job, status, how);
+  if (restart && !job.ending && !zygote.process) {
+    [[maybe_unused]] Status ignored = EnsureZygote(job, zygote);  // if that fails, the next start of a worker says so
   }
 }
 
@@ -196,11 +261,17 @@ void NodeDaemon::OnSignal() {
 void NodeDaemon::ReapChildren() {
   int status;
   for (pid_t pid; !ended_ && (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
-    auto of_zygote = std::find_if(jobs_.begin(), jobs_.end(), [pid](const auto& entry) {
-      return entry.second->zygote && entry.second->zygote->pid() == pid;
-    });
-    if (of_zygote != jobs_.end()) {
-      ZygoteEnded(*of_zygote->second, status);
+    Job* of_job = nullptr;
+    JobZygote* ended = nullptr;
+    for (auto& [driver, job] : jobs_) {
+      for (JobZygote* zygote : job->Zygotes()) {
+        if (!zygote->process || zygote->process->pid() != pid) continue;
+        of_job = job.get();
+        ended = zygote;
+      }
+    }
+    if (ended != nullptr) {
+      ZygoteEnded(*of_job, *ended, status);
     } else {
       OnExit(pid, status);
     }
@@ -350,9 +421,11 @@ void NodeDaemon::EndSession(int exit_code, const std::string& why) {
 }
 
 void NodeDaemon::KillEverything() {
-  // The zygote first, so that it forks no more. Its children become ours.
+  // The zygotes first, so that they fork no more. Their children become ours.
   for (auto& [driver, job] : jobs_) {
-    if (job->zygote) ::kill(job->zygote->pid(), SIGKILL);
+    for (JobZygote* zygote : job->Zygotes()) {
+      if (zygote->process) ::kill(zygote->process->pid(), SIGKILL);
+    }
   }
   for (auto& [id, process] : processes_) {
     if (process->pid > 0 && !process->exit_status) ::kill(process->pid, SIGKILL);

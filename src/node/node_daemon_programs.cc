@@ -55,7 +55,7 @@ void NodeDaemon::ProgramSettled(ProcessId driver, const std::string& why_not) {
   auto waiting = awaiting_program_.extract(driver);
   Job* job = FindJob(driver);
   if (job == nullptr || job->ending) return;
-  if (why_not.empty() && NodeOf(driver) != kClusterNode) job->pool->SessionOpened(NowNs(), pool_actions_);
+  if (why_not.empty() && NodeOf(driver) != kClusterNode) Prestart(*job);
   if (waiting.empty()) return;
   for (const StartWorker& action : waiting.mapped()) {
     if (why_not.empty()) {

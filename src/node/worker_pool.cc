@@ -52,13 +52,14 @@ void WorkerPool::WorkersWanted(uint32_t count, int64_t now_ns, std::vector<PoolA
   StartMissing(now_ns, out);
 }
 
-void WorkerPool::WorkerBecameReady(ProcessId worker, int64_t now_ns) {
+bool WorkerPool::WorkerBecameReady(ProcessId worker, int64_t now_ns) {
   auto found = workers_.find(worker);
   WEFT_CHECK(found != workers_.end(), "a worker is ready after it was started");
-  if (found->second.state != State::kStarting) return;
-  SetState(found->second, State::kIdle, now_ns);
+  if (found->second.state != State::kStarting) return true;
+  SetState(found->second, found->second.outdated ? State::kDying : State::kIdle, now_ns);
   ever_ready_ = true;
   gave_up_ = false;
+  return !found->second.outdated;
 }
 
 void WorkerPool::WorkerWasLeased(ProcessId worker) {
@@ -75,9 +76,21 @@ void WorkerPool::WorkerWasTaken(ProcessId worker) {
   SetState(taken, State::kTaken, taken.since_ns);
 }
 
-void WorkerPool::WorkerWasFreed(ProcessId worker, int64_t now_ns) {
+bool WorkerPool::WorkerWasFreed(ProcessId worker, int64_t now_ns) {
   auto found = workers_.find(worker);
-  if (found != workers_.end() && found->second.state == State::kLeased) SetState(found->second, State::kIdle, now_ns);
+  if (found == workers_.end() || found->second.state != State::kLeased) return true;
+  SetState(found->second, found->second.outdated ? State::kDying : State::kIdle, now_ns);
+  return !found->second.outdated;
+}
+
+void WorkerPool::Renew(int64_t now_ns, std::vector<PoolAction>& out) {
+  for (auto& [id, worker] : workers_) {
+    worker.outdated = true;
+    if (worker.state != State::kIdle) continue;
+    SetState(worker, State::kDying, now_ns);
+    out.emplace_back(RetireWorker{id});
+  }
+  StartMissing(now_ns, out);
 }
 
 void WorkerPool::WorkerEnded(ProcessId worker, const std::string& how, int64_t now_ns, std::vector<PoolAction>& out) {

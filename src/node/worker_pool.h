@@ -5,7 +5,8 @@
 // StartWorker action until WorkerEnded. Some are started before anybody asks (prestart), more when the local scheduler
 // could use them; those beyond `keep` go after a while of idleness. A start that fails is tried again with growing
 // pauses and given up after a few failures in a row, with the reason: a broken interpreter must not be started for
-// ever, nor may anybody wait for it in silence.
+// ever, nor may anybody wait for it in silence. When workers can be made better than before (Renew), those that exist
+// give way as soon as they have nothing to do; actors keep theirs.
 //
 // Does not know about resources, leases or processes' descriptors, and does not read the clock: `now_ns` comes in.
 #pragma once
@@ -24,7 +25,7 @@ struct StartWorker {  // `worker` is its number from now on
   ProcessId worker;
   WorkerKind kind;
 };
-struct RetireWorker {  // it has been idle for long: tell it to leave
+struct RetireWorker {  // it has been idle for long, or is outdated: tell it to leave
   ProcessId worker;
 };
 struct AbandonStart {  // it has taken too long to become ready: kill it
@@ -51,12 +52,16 @@ class WorkerPool {
   void SessionOpened(int64_t now_ns, std::vector<PoolAction>& out);
   // So many more workers than are ready would be put to use (LocalScheduler's WantWorkers).
   void WorkersWanted(uint32_t count, int64_t now_ns, std::vector<PoolAction>& out);
-  // The caller says next how many are wanted now that this one is ready (WorkersWanted).
-  void WorkerBecameReady(ProcessId worker, int64_t now_ns);
+  // The caller says next how many are wanted now that this one is ready (WorkersWanted). False: it is outdated, and
+  // must leave without having had work.
+  bool WorkerBecameReady(ProcessId worker, int64_t now_ns);
   void WorkerWasLeased(ProcessId worker);
   // For good: it is an actor's. It counts no more as one of those that are kept ready.
   void WorkerWasTaken(ProcessId worker);
-  void WorkerWasFreed(ProcessId worker, int64_t now_ns);
+  // False: it is outdated and must leave.
+  bool WorkerWasFreed(ProcessId worker, int64_t now_ns);
+  // The workers of now are outdated: the idle leave at once, the others when they are ready or freed.
+  void Renew(int64_t now_ns, std::vector<PoolAction>& out);
   // Its process is gone. Before it was ready, that is a failed start.
   void WorkerEnded(ProcessId worker, const std::string& how, int64_t now_ns, std::vector<PoolAction>& out);
   void TimePassed(int64_t now_ns, std::vector<PoolAction>& out);
@@ -76,6 +81,7 @@ class WorkerPool {
     State state = State::kStarting;
     int64_t since_ns = 0;
     bool was_leased = false;
+    bool outdated = false;
   };
 
   uint32_t Count(State state) const { return counts_[static_cast<size_t>(state)]; }

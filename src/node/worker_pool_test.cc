@@ -34,6 +34,9 @@ class Transcript {
     pool.WorkerBecameReady(ProcessId{worker}, now);
     return Want(wanted_then);
   }
+  std::string Renew() {
+    return Run([&](auto& out) { pool.Renew(now, out); });
+  }
   std::string End(uint64_t worker, const std::string& how = "exited with code 1") {
     return Run([&](auto& out) { pool.WorkerEnded(ProcessId{worker}, how, now, out); });
   }
@@ -52,6 +55,26 @@ class Transcript {
   WorkerPool pool;
   int64_t now = 0;
 };
+
+TEST(WorkerPool, OutdatedWorkersLeaveWhenTheyHaveNothingToDo) {
+  Transcript t(2, 4);
+  t.Open();
+  t.Want(4);  // 2 to 5
+  for (uint64_t worker : {2, 3, 4}) t.Ready(worker);
+  t.pool.WorkerWasLeased(ProcessId{2});
+  t.pool.WorkerWasTaken(ProcessId{3});
+  EXPECT_EQ(t.Renew(), "retire 4");
+  EXPECT_EQ(t.Renew(), "");  // it is on its way
+  EXPECT_FALSE(t.pool.WorkerBecameReady(ProcessId{5}, t.now));
+  EXPECT_EQ(t.Want(0), "start 6");  // beside the leased one
+  EXPECT_FALSE(t.pool.WorkerWasFreed(ProcessId{2}, t.now));
+  EXPECT_EQ(t.Want(0), "start 7");
+  for (uint64_t worker : {2, 4, 5}) EXPECT_EQ(t.End(worker, "exited with code 0"), "");  // no failed starts
+  EXPECT_EQ(t.pool.size(), 3u);  // the actor's, and two new ones
+  EXPECT_TRUE(t.pool.WorkerBecameReady(ProcessId{6}, t.now));
+  t.pool.WorkerWasLeased(ProcessId{6});
+  EXPECT_TRUE(t.pool.WorkerWasFreed(ProcessId{6}, t.now));
+}
 
 TEST(WorkerPool, PrestartsOnceTheSessionIsOpenAndMoreWhenWanted) {
   Transcript t(2, 2);

@@ -57,7 +57,7 @@ bool Zygote::Flush() {
 
 std::optional<ZygoteEvent> Zygote::Next() {
   while (!closed_) {
-    uint8_t packet[64];
+    uint8_t packet[4096];
     ssize_t size = ::recv(fd(), packet, sizeof packet, MSG_DONTWAIT);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::nullopt;
@@ -68,6 +68,8 @@ std::optional<ZygoteEvent> Zygote::Next() {
     }
     ByteReader reader(std::string_view(reinterpret_cast<char*>(packet), static_cast<size_t>(size)));
     auto type = reader.Fixed<uint8_t>();
+    if (type == 'W')
+      return ZygoteWarning{std::string(reinterpret_cast<char*>(packet) + 1, static_cast<size_t>(size) - 1)};
     std::optional<ZygoteEvent> event;
     if (type == 'R') {
       event = ZygoteReady{reader.Fixed<int32_t>()};

@@ -7,6 +7,7 @@
 //   zygote to daemon  'R' int32 pid                     it is ready; once
 //                     'F' uint64 worker, int32 pid      the worker was forked; -errno if that failed
 //                     'X' int32 pid, int32 status       the worker has ended (as from waitpid)
+//                     'W' text                          a warning for the driver
 #pragma once
 
 #include <sys/types.h>
@@ -37,7 +38,10 @@ struct WorkerExited {
   pid_t pid;
   int status;
 };
-using ZygoteEvent = std::variant<ZygoteReady, WorkerForked, WorkerExited>;
+struct ZygoteWarning {
+  std::string text;
+};
+using ZygoteEvent = std::variant<ZygoteReady, WorkerForked, WorkerExited, ZygoteWarning>;
 
 class Zygote {
  public:

@@ -141,7 +141,7 @@ void LocalScheduler::Handle(const BlockedFlagsRead&, std::vector<SchedulerAction
 
 void LocalScheduler::Handle(const WorkerRetired& event, std::vector<SchedulerAction>& out) {
   auto worker = workers_.find(event.worker);
-  if (worker == workers_.end() || worker->second.lease.value != 0) return;
+  if (worker == workers_.end()) return;
   worker->second.retired = true;
   idle_.erase(event.worker);
   Decide(out);
@@ -261,6 +261,15 @@ void LocalScheduler::Handle(const ActorUnwanted& event, std::vector<SchedulerAct
   --claim.wish;
   if (claim.wish == 0) claim.passed_over = 0;
   DropIfEmpty(key);
+  Decide(out);
+}
+
+void LocalScheduler::Handle(const ActorsHeld& event, std::vector<SchedulerAction>& out) {
+  if (event.on) {
+    held_jobs_.insert(event.job);
+  } else {
+    held_jobs_.erase(event.job);
+  }
   Decide(out);
 }
 
@@ -450,7 +459,9 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
   bool lacks_room = false;
   std::vector<ClaimEntry*> waiting;
   for (auto& entry : claims_) {
-    if (entry.second.wish > 0) waiting.push_back(&entry);
+    const auto& [key, claim] = entry;
+    if (claim.wish == 0 || (key.of_actors && held_jobs_.contains(KindFor(key).job))) continue;
+    waiting.push_back(&entry);
   }
   for (bool progress = true; progress && !waiting.empty();) {
     progress = false;

@@ -80,7 +80,7 @@ struct WorkerUnblocked {
   ProcessId worker;
 };
 struct BlockedFlagsRead {};  // answers SetDemand: every leased worker that is blocked has been reported
-struct WorkerRetired {       // an idle worker gets no more leases; it may still ask for some
+struct WorkerRetired {       // it gets no more leases, but keeps the one it has; it may still ask for some
   ProcessId worker;
 };
 struct ProcessLost {
@@ -108,6 +108,10 @@ struct WorkerLetGo {  // its actor has ended; it only stays for what it owns, an
 };
 struct ActorUnwanted {  // withdrawn, if it has not been granted yet
   ObjectId actor;
+};
+struct ActorsHeld {  // actors of this job get no workers, until it is said with `on` false
+  ProcessId job;
+  bool on = false;
 };
 
 // ---- actions ----------------------------------------------------------------------------------------------------
@@ -185,6 +189,7 @@ class LocalScheduler {
   void Handle(const ActorWanted& event, std::vector<SchedulerAction>& out);
   void Handle(const ActorSettled& event, std::vector<SchedulerAction>& out);
   void Handle(const ActorUnwanted& event, std::vector<SchedulerAction>& out);
+  void Handle(const ActorsHeld& event, std::vector<SchedulerAction>& out);
   void Handle(const WorkerLetGo& event, std::vector<SchedulerAction>& out);
 
   // When TimePassed would change a decision; INT64_MAX if never.
@@ -326,6 +331,7 @@ class LocalScheduler {
   std::map<ObjectId, LeaseId> actors_;  // those that have a worker
   std::set<LeaseId> unsettled_;         // leases of actors whose constructor has not run
   std::map<ObjectId, ClaimKey> wanted_actors_;
+  std::set<ProcessId> held_jobs_;  // ActorsHeld
   uint64_t next_lease_;
   int64_t now_ns_ = 0;
   int64_t next_wakeup_ns_ = INT64_MAX;

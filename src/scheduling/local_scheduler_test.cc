@@ -450,6 +450,33 @@ TEST(LocalScheduler, AnActorTakesAWorkerForGoodAndHoldsLessOnceItIsSettled) {
   EXPECT_EQ(t.scheduler.actor_count(), 0u);
 }
 
+TEST(LocalScheduler, ActorsOfAHeldJobGetNoWorkersAndTasksDo) {
+  Transcript t(Cpus(2));
+  t.show_wants = true;
+  EXPECT_EQ(t(ActorsHeld{ProcessId{}, true}), "");
+  t.Driver(1);
+  EXPECT_EQ(t.Actor(1, 7, 1), "");
+  EXPECT_EQ(t.Actor(1, 8, 1), "");
+  EXPECT_EQ(t.Wish(1, 1, 1), "want 1");
+  EXPECT_EQ(t.Worker(2), "grant 1: worker 2 to 1; want 0");
+  EXPECT_EQ(t(ActorUnwanted{t.Id(1, 8)}), "");
+  EXPECT_EQ(t(ActorsHeld{ProcessId{}, false}), "want 1");
+  EXPECT_EQ(t.Worker(3), "actor 7 on worker 3; want 0");
+}
+
+TEST(LocalScheduler, AWorkerThatIsRetiredWhileItIsLeasedGetsNoOtherLease) {
+  Transcript t(Cpus(1));
+  t.Driver(1);
+  t.Worker(2);
+  EXPECT_EQ(t.Wish(1, 1, 1), "grant 1: worker 2 to 1");
+  EXPECT_EQ(t(WorkerRetired{ProcessId{2}}), "");
+  EXPECT_TRUE(t.scheduler.IsLeased(ProcessId{2}));
+  EXPECT_EQ(t.Wish(1, 1, 1), "demand on");
+  EXPECT_EQ(t.Return(1, 1), "demand off");
+  EXPECT_FALSE(t.scheduler.IsIdle(ProcessId{2}));
+  EXPECT_EQ(t.Worker(3), "grant 2: worker 3 to 1");
+}
+
 TEST(LocalScheduler, AnActorMayHoldMoreThanItIsPlacedWith) {
   Transcript t({{"CPU", kResourceUnit}, {"x", 2 * kResourceUnit}});
   t.Driver(1);

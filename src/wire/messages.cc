@@ -12,7 +12,7 @@ void Fields(V& v, ProgramFile& m) {
 template <class V>
 void Fields(V& v, OpenSession& m) {
   v(m.protocol, m.pid, m.resources, m.object_store_bytes, m.python_workers, m.worker_command, m.guest_command,
-    m.environment, m.working_directory, m.forward_output, m.files);
+    m.environment, m.working_directory, m.forward_output, m.files, m.preload);
 }
 template <class V>
 void Fields(V& v, WorkerReady& m) {

@@ -60,8 +60,9 @@ struct OpenSession {
   std::vector<std::string> guest_command;  // starts a zygote for Python workers in a session of others; empty: none
   std::vector<std::string> environment;    // NAME=VALUE, complete
   std::string working_directory;
-  uint8_t forward_output = 1;      // send the workers' output to the driver
-  std::vector<ProgramFile> files;  // of a C++ driver in a cluster: what worker_command needs beside the system's own
+  uint8_t forward_output = 1;        // send the workers' output to the driver
+  std::vector<ProgramFile> files;    // of a C++ driver in a cluster: what worker_command needs beside the system's own
+  std::vector<std::string> preload;  // Python modules that are imported before workers are forked
 };
 struct WorkerReady {  // a worker's first message
   uint32_t protocol = kProtocolVersion;

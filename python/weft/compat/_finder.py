@@ -11,7 +11,6 @@ import sys
 
 __all__ = [
     "FOLDER",
-    "PRELOAD",
     "VARIABLE",
     "VERSIONS",
     "become_ours",
@@ -24,11 +23,9 @@ __all__ = [
 
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_path")
 VARIABLE = "WEFT_RAY_API"
-PRELOAD = "WEFT_RAY_PRELOAD"  # modules for the workers, by ray.init
 VERSIONS = ("2", "0.6")
 _OURS = "weft.compat.ray"
 _OWN = ("__cached__", "__file__", "__loader__", "__name__", "__package__", "__path__", "__spec__")  # of each module
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 # Libraries that are written on top of Ray and come with it.
 _LIBRARIES = (
@@ -105,20 +102,8 @@ def prepare_workers() -> None:
     from . import ray  # noqa: F401
 
     _worker.import_the_rest()  # ray.init waits for the workers anyway
-
-    preload = os.environ.pop(PRELOAD, "").split()
-    if not preload:
-        return
-    # As Ray does: tasks run side by side, so each is to compute with one thread. Besides, the zygote must not have
-    # threads when it forks, and a library for matrices starts them when it is loaded.
+    # As Ray does: tasks run side by side, so each is to compute with one thread.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    if {os.environ.get(name, "1") for name in _THREADS} != {"1"}:
-        return
-    for name in preload:
-        try:
-            __import__(name)
-        except Exception:
-            pass  # whoever needs it will see why
 
 
 class _Finder:

@@ -6,8 +6,8 @@ import os
 import sys
 
 import weft
-from weft import _core
-from weft.compat._finder import PRELOAD, VARIABLE
+from weft import _core, _preload
+from weft.compat._finder import VARIABLE
 
 from ._level import IS_2018, RAY_VERSION
 from ._translate import init_arguments
@@ -81,12 +81,10 @@ def init(address=None, **arguments):
     for granted that they are, and that those have NumPy."""
     translated = init_arguments({"address": address, **arguments})
     was_running = weft.is_initialized()
-    if VARIABLE in os.environ and "numpy" in sys.modules:
-        os.environ[PRELOAD] = "numpy"
-    try:
-        context = weft.init(**translated)
-    finally:
-        os.environ.pop(PRELOAD, None)
+    preload = _preload.chosen(None)
+    if VARIABLE in os.environ and "numpy" in sys.modules and "numpy" not in preload:
+        preload.append("numpy")
+    context = weft.init(**translated, preload=preload)
     if not was_running and not translated.get("local_mode"):
         _await_workers(min(_core.process_info()["cpus"], _MOST_WORKERS))
     return _address_info() if IS_2018 else RayContext(context)
