@@ -383,7 +383,8 @@ def test_the_argument_wins_over_the_environment(modules, tmp_path, argument, exp
     environment = modules(one="", two="")
     run_driver(
         LOOKS
-        + f"    weft.init(num_cpus=1, preload={argument})\n    assert weft.get(Looks.remote().look.remote()) == {expected}",
+        + f"    weft.init(num_cpus=1, preload={argument})\n"
+        + f"    assert weft.get(Looks.remote().look.remote()) == {expected}",
         env={**environment, "WEFT_PRELOAD": "one"},
     )
 
