@@ -26,7 +26,7 @@ def test_actors_compute_with_a_preloaded_torch():
                 generator = torch.Generator().manual_seed(seed)
                 x = torch.rand(256, 64, generator=generator)
                 layer = torch.nn.Linear(64, 1)
-                optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+                optimizer = torch.optim.SGD(layer.parameters(), lr=0.01)
                 losses = []
                 for _ in range(5):
                     loss = ((layer(x) - x.sum(1, keepdim=True)) ** 2).mean()
