@@ -17,12 +17,15 @@ std::atomic<bool> g_needs_fence{true};
 int Membarrier(int command) { return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0)); }
 
 std::atomic<UserPlace*> g_places{nullptr};
+std::atomic<int> g_given_up{0};  // about how many of them are free: without any, nobody looks for one
 
 // Gives the place up when the thread ends. What runs in the thread still later, and that is little, takes one for good.
 struct PlaceKeeper {
   ~PlaceKeeper() {
-    if (t_user_place != nullptr) t_user_place->taken.store(false, std::memory_order_release);
+    if (t_user_place == nullptr) return;
+    t_user_place->taken.store(false, std::memory_order_release);
     t_user_place = nullptr;
+    g_given_up.fetch_add(1, std::memory_order_relaxed);
   }
 };
 
@@ -33,10 +36,12 @@ constinit thread_local UserPlace* t_user_place = nullptr;
 UserPlace* TakeUserPlace() noexcept {
   static thread_local PlaceKeeper keeper;
   [[maybe_unused]] PlaceKeeper* made = &keeper;  // now, so that its end comes
-  for (auto* place = g_places.load(std::memory_order_acquire); place != nullptr; place = place->next) {
+  const bool any = g_given_up.load(std::memory_order_relaxed) > 0;
+  for (auto* place = any ? g_places.load(std::memory_order_acquire) : nullptr; place != nullptr; place = place->next) {
     bool taken = false;
     if (!place->taken.load(std::memory_order_relaxed) &&
         place->taken.compare_exchange_strong(taken, true, std::memory_order_acq_rel)) {
+      g_given_up.fetch_sub(1, std::memory_order_relaxed);
       return t_user_place = place;
     }
   }
