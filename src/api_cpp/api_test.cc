@@ -428,6 +428,31 @@ TEST_F(Api, WaitKeepsOrderAndRefusesNonsense) {
   EXPECT_EQ(weft::wait(refs, {.num_returns = 3}).ready.size(), 3u);
 }
 
+TEST_F(Api, GetOfSeveralThrowsWhenOneHasFailed) {
+  std::string path = TemporaryPath("go");
+  auto slow = weft::remote<WaitsForFile>(path);
+  auto failed = weft::remote<ThrowsOwn>();
+  EXPECT_THROW(weft::get(std::vector<weft::Ref<int>>{slow, failed}), weft::TaskError);
+  EXPECT_THROW(weft::get(slow, failed), weft::TaskError);
+  EXPECT_FALSE(slow.ready());
+  Touch(path);
+  EXPECT_EQ(weft::get(slow), 1);
+}
+
+TEST_F(Api, ThreadsThatWaitAreAllWoken) {
+  std::string path = TemporaryPath("go");
+  auto slow = weft::remote<WaitsForFile>(path);
+  std::atomic<int> sum{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 200; ++i) {
+    auto ref = i % 2 == 0 ? slow : weft::remote<Plus>(slow, 0);
+    threads.emplace_back([ref, &sum] { sum += weft::get(ref); });
+  }
+  Touch(path);
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(sum, 200);
+}
+
 TEST_F(Api, GetOfSeveral) {
   auto [sum, text] = weft::get(weft::remote<Plus>(1, 2), weft::remote<Text>(3));
   EXPECT_EQ(sum, 3);

@@ -450,9 +450,17 @@ bool WaitForAll(Object* const* objects, size_t count, int64_t timeout_ns) {
   }
   this_task::check_cancelled();
   for (;;) {
-    switch (state.runtime->WaitForAll({objects, count}, deadline, &report)) {
+    switch (state.runtime->WaitForAll({objects, count}, deadline, &report, true)) {
       case core::WaitOutcome::kReady:
         return true;
+      case core::WaitOutcome::kFailed: {
+        ValueSource source;
+        Failure failure;
+        for (size_t i = 0; i < count; ++i) {
+          if (objects[i]->failed() && !Read(objects[i], source, failure)) Throw(failure);
+        }
+        continue;  // it is being made again
+      }
       case core::WaitOutcome::kTimedOut:
         return false;
       case core::WaitOutcome::kInterrupted:
@@ -513,6 +521,7 @@ void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t ti
   for (;;) {
     switch (state.runtime->WaitFor({objects, count}, wanted, deadline, &report, to_look)) {
       case core::WaitOutcome::kReady:
+      case core::WaitOutcome::kFailed:
       case core::WaitOutcome::kTimedOut:
         return;
       case core::WaitOutcome::kInterrupted:

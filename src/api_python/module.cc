@@ -241,10 +241,17 @@ bool WaitForObjects(Runtime* runtime, const std::vector<Object*>& objects, int64
   core::WaitReport report;
   for (;;) {
     core::WaitOutcome outcome;
-    Py_BEGIN_ALLOW_THREADS outcome = runtime->WaitForAll(objects, deadline, &report);
+    Py_BEGIN_ALLOW_THREADS outcome = runtime->WaitForAll(objects, deadline, &report, true);
     Py_END_ALLOW_THREADS switch (outcome) {
       case core::WaitOutcome::kReady:
         return true;
+      case core::WaitOutcome::kFailed: {
+        auto failed = std::find_if(objects.begin(), objects.end(), [](Object* object) { return object->failed(); });
+        if (failed == objects.end()) continue;  // it is being made again
+        Owned value(ValueOf(runtime, *failed));
+        if (!value) return false;
+        continue;
+      }
       case core::WaitOutcome::kInterrupted:
         if (PyErr_CheckSignals() != 0) return false;
         continue;

@@ -115,7 +115,7 @@ bool Executor::AnythingToTake() {
 
 void Executor::Wake() {
   woken_.store(true);
-  runtime_.Bump();
+  runtime_.waiters_.TellPoller();
 }
 
 bool Executor::MayLeave() {
@@ -140,31 +140,31 @@ bool Executor::Idle(int64_t deadline_ns) {
   if (MayLeave()) return false;
   if (news_.load(std::memory_order_relaxed)) return true;
   // Another thread of ours may poll for all, but it does not look for tasks: we poll instead of it.
-  runtime_.executor_idle_ = true;
-  const bool has_rival = runtime_.polling_;
+  Waiters& waiters = runtime_.waiters_;
+  waiters.Claim(idle_);
+  const bool has_rival = waiters.poller() != nullptr;
   if (has_rival) {
     lock.unlock();
     runner_.BeforeSleep();
     lock.lock();
-    while (runtime_.polling_) {
-      ++runtime_.others_waiting_;
-      uint32_t seen = runtime_.event_.load();
-      runtime_.doorbell_->WakeWaiter();
+    while (waiters.poller()) {
+      idle_.woken.store(0);
+      waiters.TellPoller();
       lock.unlock();
-      FutexWait(&runtime_.event_, seen, kNoDeadline);
+      FutexWait(&idle_.woken, 0, kNoDeadline);
       lock.lock();
-      --runtime_.others_waiting_;
     }
   }
-  runtime_.polling_ = true;
+  idle_.woken.store(0);
+  waiters.BeginPolling(idle_);
   runtime_.doorbell_->DisarmBackground();
-  runtime_.SetWakeUps(runtime_.any_waiters_ > 0);
-  // No bell rings for a copy. One that came after Step had looked is seen here, a later one moves event_.
-  uint32_t seen = runtime_.event_.load() - (std::exchange(copy_came_, false) ? 1 : 0);
+  runtime_.SetWakeUps(runtime_.eager_waits_ > 0);
+  // No bell rings for a copy. One that came after Step had looked is seen here, a later one is news.
+  const uint32_t seen = waiters.news() - (std::exchange(copy_came_, false) ? 1 : 0);
   lock.unlock();
   runtime_.Flush();
   if (!has_rival) runner_.BeforeSleep();
-  const auto something = [&] { return runtime_.AnyDue() || runtime_.event_.load() != seen || woken_.load(); };
+  const auto something = [&] { return runtime_.AnyDue() || waiters.news() != seen || woken_.load(); };
   if (!may_spin_.load(std::memory_order_relaxed) || !spin_.Spin(runtime_.SpinLimitNs(), [&] {
         return runtime_.doorbell_->AnyRung() || something() || runtime_.ReadStreams();
       })) {
@@ -177,8 +177,9 @@ bool Executor::Idle(int64_t deadline_ns) {
   }
   was_disturbed_ = woken_.exchange(false) || was_disturbed_;
   lock.lock();
-  runtime_.polling_ = runtime_.executor_idle_ = false;
-  if (runtime_.others_waiting_ > 0) runtime_.Bump();
+  waiters.EndClaim();
+  waiters.EndPolling();
+  waiters.HandOver();
   runtime_.ArmBackground();
   lock.unlock();
   runner_.AfterSleep();

@@ -237,7 +237,7 @@ class Executor {
   void HandBack(Submitter& submitter, uint64_t task, ReplyKind kind, const std::vector<Location>& lost = {},
                 std::string_view error = {});
   uint8_t* RoomForReply(Submitter& submitter, uint32_t size, bool in_language);
-  void SendReply(Submitter& submitter, uint32_t size, bool precious);
+  void SendReply(Submitter& submitter, uint32_t size, bool precious, bool failed);
   void OweWakeUp(Submitter& submitter);
   void WakeSubmitters();
   void GatherReplies();
@@ -256,6 +256,7 @@ class Executor {
   std::atomic<bool> exit_{false};
   std::atomic<bool> exit_at_once_{false};
   std::atomic<bool> woken_{false};
+  Waiter idle_;                 // the main thread, in Idle
   bool was_disturbed_ = false;  // Idle ended by Wake or a signal
   WorkerMachine machine_;       // guarded by the runtime's lock where it touches objects
   AssignedLease lease_;

@@ -92,7 +92,7 @@ void Executor::CancelRunning(ProcessId submitter, uint64_t task, bool force, boo
   if (force && !is_actor_) ::_exit(kForcedExit);
   if (recursive) runtime_.owner_->CancelChildren(found, force, CoarseNowNs(), runtime_.actions_);
   runner_.Interrupt(found);
-  runtime_.Bump();  // it may wait for objects
+  runtime_.waiters_.WakeAll();  // it may wait for objects
 }
 
 void Executor::TakeEarlyCancel(const Execution& execution) {

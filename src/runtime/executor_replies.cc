@@ -37,14 +37,15 @@ uint8_t* Executor::RoomForReply(Submitter& submitter, uint32_t size, bool in_lan
   return room;
 }
 
-void Executor::SendReply(Submitter& submitter, uint32_t size, bool precious) {
+void Executor::SendReply(Submitter& submitter, uint32_t size, bool precious, bool failed) {
   submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, size);
   // On a stream, a reply that was not sent dies with us. Of those that cannot be had by running the task again only a
   // few are put off, and only until something runs that may do us harm.
   if (precious && submitter.peer->channel.stream()) {
     submitter.precious_owed += mode_.concurrent ? kMostPreciousOwed : 1;
   }
-  if (submitter.peer->channel.WakeIsAsked() || submitter.precious_owed >= kMostPreciousOwed) {
+  // A get of several ends with the first failure.
+  if (submitter.peer->channel.WakeIsAsked() || failed || submitter.precious_owed >= kMostPreciousOwed) {
     submitter.owes_wake_up.store(false, std::memory_order_relaxed);
     submitter.precious_owed = 0;
     submitter.peer->channel.Notify(Audience::kAnyone);
@@ -219,7 +220,7 @@ void Executor::Reply(Execution& execution, bool in_language) {
   out.PutBytes(outcome.error);
   for (const GivenBack& item : given_back) out.Put(item);
   for (uint64_t index : retained) out.Put(index);
-  SendReply(submitter, size, execution.call.what->max_retries == 0);
+  SendReply(submitter, size, execution.call.what->max_retries == 0, kind != ReplyKind::kValues);
   if (one_at_a_time) {
     const bool owes = submitter.owes_wake_up.exchange(false, std::memory_order_relaxed);
     one_at_a_time.unlock();

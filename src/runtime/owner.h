@@ -58,6 +58,7 @@ struct TaskTemplate;
 struct Object;
 struct Actor;
 struct Lineage;
+struct Interest;
 
 // How an object ended, or that it has not.
 enum class ValueKind : uint8_t {
@@ -123,8 +124,9 @@ struct Object {
   bool handed_on = false;      // borrowed: the owner was sent word, through the daemon, of somebody we gave it to
   bool known_pending = false;  // borrowed: its owner has said that it was pending
   uint32_t mentions = 0;       // borrowed: how often the owner was told of us
-  uint32_t waiters = 0;        // threads that want to be woken when it resolves
+  uint32_t waiters = 0;        // threads that want to be woken as soon as it resolves
   uint32_t callbacks = 0;
+  Interest* interests = nullptr;           // the caller's (waiters.h): threads that want to hear of it
   uint32_t lineage_holds = 0;              // lineages that need it as an argument; they keep the record, not the value
   const TaskTemplate* made_by = nullptr;   // owned: a stored result in a cluster
   Lineage* lineage = nullptr;              // so it can be made again
@@ -160,6 +162,14 @@ struct Object {
   }
   // What a wait waits for: that it can be looked at here, or only that there is a value somewhere.
   bool ready(bool to_look) const { return to_look ? settled() : resolved(); }
+  // It has come to an end without a value, or its value cannot be had.
+  bool failed() const {
+    const ValueKind kind = value.kind();
+    return kind == ValueKind::kTaskError || kind == ValueKind::kSystemError ||
+           (kind == ValueKind::kStored && place.load(std::memory_order_acquire) == Place::kLost);
+  }
+  // Somebody here is told when it resolves.
+  bool awaited() const { return waiters > 0 || callbacks > 0 || interests; }
   ~Object();
 };
 

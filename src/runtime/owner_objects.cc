@@ -197,7 +197,7 @@ void Owner::Brought(Object* object, const Location& of, const Location& place, A
   if (!object->copy || object->copy->of != of) return;  // made again meanwhile
   object->copy->place = place;
   object->place.store(Place::kCopied, std::memory_order_release);  // pairs with here()
-  if (object->waiters > 0 || object->callbacks > 0) out.push_back({.kind = ActionKind::kResolved, .object = object});
+  if (object->awaited()) out.push_back({.kind = ActionKind::kResolved, .object = object});
 }
 
 void Owner::NotBrought(Object* object, const Location& of, const std::string* error, bool node_gone, Actions& out) {
@@ -212,7 +212,7 @@ void Owner::NotBrought(Object* object, const Location& of, const std::string* er
   }
   object->copy->error = error;
   object->place.store(Place::kLost, std::memory_order_release);  // pairs with settled()
-  if (object->waiters > 0 || object->callbacks > 0) out.push_back({.kind = ActionKind::kResolved, .object = object});
+  if (object->awaited()) out.push_back({.kind = ActionKind::kResolved, .object = object});
 }
 
 void Owner::CameWithTask(Object* object, const Location& of, const Location& place) {
@@ -337,7 +337,9 @@ void Owner::Announce(Object* object, Actions& out) {
     // Who wanted to look at it may have gone.
     const bool wanted = object->local_references.load(std::memory_order_acquire) != 0 || object->callbacks > 0;
     if (object->wanted_here && wanted) Bring(object, out);
-  } else if (object->waiters > 0 || object->callbacks > 0) {
+    // Some only want to know that there is a value.
+    if (object->interests) out.push_back({.kind = ActionKind::kResolved, .object = object});
+  } else if (object->awaited()) {
     out.push_back({.kind = ActionKind::kResolved, .object = object});
   }
   if (object->askers) {

@@ -155,6 +155,7 @@ Status Runtime::Handshake(const Message& hello) {
   if (received->fds.size() == 2) {
     if (auto status = log_.Open(received->fds[1].get()); !status.ok()) return status;
   }
+  waiters_.set_doorbell(doorbell_.get());
   owner_ = std::make_unique<Owner>(welcome_.process);
   in_cluster_ = static_cast<bool>(NodeOf(welcome_.process));
   allowed_cpus_ = static_cast<uint32_t>(std::max(1, static_cast<int>(AllowedCpus())));
@@ -192,7 +193,10 @@ void Runtime::Stop() {
   if (daemon_pid_ > 0) ::kill(daemon_pid_, SIGCONT);  // if it stands still: it is to end the session, in order
   if (running) {
     Flush();
-    Bump();
+    {
+      std::lock_guard lock(mutex_);
+      waiters_.WakeAll();
+    }
     doorbell_->WakeBackground();
     background_thread_.join();
     // The daemon sends the workers' last output and closes; the link thread reads until then.
@@ -225,6 +229,7 @@ std::string Runtime::why_stopped() {
 void Runtime::Fail(const std::string& why) {
   if (!stopped() && why_stopped_.empty()) why_stopped_ = why;
   stopped_.store(true, std::memory_order_release);
+  waiters_.WakeAll();
 }
 
 // ---- functions and tasks ------------------------------------------------------------------------------------------
@@ -309,7 +314,7 @@ Status Runtime::Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes) {
   reserving_[request] = bytes;
   Send(ReserveMemory{.bytes = bytes, .request = request});
   auto outcome =
-      WaitUntil(lock, -1, false, [&] { return reservations_.contains(request); }, {.when = Lends::When::kForMemory});
+      WaitForNews(lock, -1, [&] { return reservations_.contains(request); }, {.when = Lends::When::kForMemory});
   if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
   if (outcome == WaitOutcome::kInterrupted) {
     // The answer, when it comes, is budget that is simply ours.
@@ -406,7 +411,7 @@ void Runtime::HoldOrphan(ObjectId id) {
   Send(core::HoldOrphan{.request = request, .object = id});
   WaitOutcome outcome;
   do {
-    outcome = WaitUntil(lock, -1, false, [&] { return orphans_held_.contains(request); });
+    outcome = WaitForNews(lock, -1, [&] { return orphans_held_.contains(request); });
   } while (outcome == WaitOutcome::kInterrupted);
   orphans_held_.erase(request);
 }
@@ -460,7 +465,7 @@ Result<const uint8_t*> Runtime::MapStored(const Location& location) {
       state = 1;
       Send(OpenSegment{.segment = location.segment});
     }
-    auto outcome = WaitUntil(lock, -1, false, [&] { return segment_states_[location.segment] != 1; });
+    auto outcome = WaitForNews(lock, -1, [&] { return segment_states_[location.segment] != 1; });
     if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
     if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};
     if (segment_states_[location.segment] == 3) {
@@ -537,7 +542,7 @@ void Runtime::CallWhenReady(Object* object, void* cookie, Receiver receiver) {
   callbacks_[object].push_back({.receiver = receiver, .cookie = cookie});
   owner_->WantHere(object, actions_);
   Perform();
-  if (!polling_) ArmBackground();
+  if (!waiters_.poller()) ArmBackground();
   NotifyPeers(lock);
 }
 

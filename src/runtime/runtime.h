@@ -6,8 +6,8 @@
 // Threads: any number of the user's; the *background thread*, which takes replies and frees what was dropped while no
 // user thread polls; the *link thread*, which reads what the daemon sends; with peers on other nodes, the thread that
 // reads their sockets (StreamPoller). Ours block all signals and never need the GIL. Among user threads that wait, one
-// polls for all; the others sleep on `event_`. DropReference may be called on any thread at any instant, also inside
-// garbage collection: it only appends to a list.
+// polls for all; each of the others sleeps on a word of its own (waiters.h). DropReference may be called on any thread
+// at any instant, also inside garbage collection: it only appends to a list.
 //
 // After a fork nothing here may be used in the child; front ends check forked().
 //
@@ -42,6 +42,7 @@
 #include "runtime/peer_channel.h"
 #include "runtime/spin.h"
 #include "runtime/wait_graph.h"
+#include "runtime/waiters.h"
 #include "transport/doorbell.h"
 #include "transport/message_stream.h"
 #include "transport/stream_poller.h"
@@ -61,6 +62,7 @@ struct SessionOptions {
 
 enum class WaitOutcome : uint8_t {
   kReady,
+  kFailed,  // one of them has failed, and others are not there yet
   kTimedOut,
   kInterrupted,
   kStopped,
@@ -126,6 +128,7 @@ struct RuntimeEvent {
 // runtime's lock.
 struct Completions {
   std::vector<uint32_t> ready;  // the numbers that the consumer gave to the objects
+  Waiter* waiter = nullptr;     // the consumer waits
 };
 
 // Counters, for tests and figures.
@@ -236,7 +239,9 @@ class Runtime {
   // deadline. Without a report, it waits also for what can never come, and says nothing.
   WaitOutcome WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns,
                       WaitReport* report = nullptr, bool to_look = true);
-  WaitOutcome WaitForAll(std::span<Object* const> objects, int64_t deadline_ns, WaitReport* report = nullptr);
+  // `ends_at_failure`: also when one of several has failed (Object::failed), although others are awaited still.
+  WaitOutcome WaitForAll(std::span<Object* const> objects, int64_t deadline_ns, WaitReport* report = nullptr,
+                         bool ends_at_failure = false);
   // What the object waits for, in words, several lines. Asks those who know, for two seconds at most.
   std::string Explain(Object* object);
   // After how long a get or wait says once what it waits for (kNotice). 0: never.
@@ -329,10 +334,14 @@ class Runtime {
     size_t wanted = 0;
     int64_t deadline_ns = -1;
     WaitReport* report = nullptr;
-    uint64_t number = 0;  // not 0: in waits_
+    Waiter* waiter = nullptr;
+    uint64_t number = 0;  // not 0: it has lasted a while, and is in long_waits_
     int64_t since_ns = 0;
-    uint64_t execution = 0;          // not 0: a coroutine of this call awaits; it is in awaits_
-    std::unique_ptr<WaitFact> task;  // in waits_: the task that waits, if it is one
+    std::optional<WaitOutcome> verdict;  // how it ends, found out by the background thread
+    Object* group = nullptr;             // of those that wait for this object alone: one of them is looked at,
+    bool leads = false;                  // this one
+    uint64_t execution = 0;              // not 0: a coroutine of this call awaits; it is in awaits_
+    std::unique_ptr<WaitFact> task;      // in long_waits_: the task that waits, if it is one
     std::unique_ptr<Inquiry> inquiry;
   };
 
@@ -394,13 +403,24 @@ class Runtime {
   bool AnyDue();
   void ArmBackground();
   void Raise(RuntimeEvent event, Receiver receiver = Receiver::kFrontEnd);
-  void Bump();  // something changed: wakes all waiting threads
   void Fail(const std::string& why);
   class CpuLoan;  // runtime_waiting.cc
-  WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any,
+  class FailureWatch;
+  // `ready` is asked whenever the waiter is woken.
+  WaitOutcome WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, Waiter& waiter,
                         const std::function<bool()>& ready, Lends lends = {}, Waiting* waiting = nullptr);
+  WaitOutcome WaitForNews(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, const std::function<bool()>& ready,
+                          Lends lends = {});
+  WaitOutcome WaitForEach(std::unique_lock<std::mutex>& lock, Waiting& waiting, bool to_look, bool ends_at_failure);
+  WaitOutcome WaitForSome(std::unique_lock<std::mutex>& lock, Waiting& waiting, bool to_look);
+  // A thread's own part: when it is to be called again. Then the wait has lasted long enough to be looked at.
+  int64_t ListIfLong(Waiting& waiting, bool by_executor);
+  static void BeginReport(WaitReport& report);
+  void List(Waiting& waiting, bool by_executor);
+  int64_t LookAtWaits(int64_t now_ns);  // when to look again
+  void TellVerdict(Waiting& waiting, WaitOutcome outcome);
   // Looks whether the wait can end, if it is time for that. True: it is over, with this outcome.
-  bool Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome);
+  bool Look(Waiting& waiting, WaitOutcome* outcome);
   void EndLooking(Waiting& waiting);
   int64_t LookAtAwaits(int64_t now_ns);  // when to look again
   // A stream to a worker has ended before anybody has said that the worker has.
@@ -519,11 +539,9 @@ class Runtime {
   };
   std::unordered_map<Object*, std::vector<Callback>> callbacks_;
   std::string why_stopped_;
-  bool polling_ = false;          // a user thread (or the idle executor) polls for all
-  bool executor_idle_ = false;    // the executor polls, or is about to
+  Waiters waiters_;
+  uint32_t eager_waits_ = 0;      // of threads for which any reply may matter
   bool background_idle_ = false;  // sleeps without a deadline
-  uint32_t others_waiting_ = 0;
-  uint32_t any_waiters_ = 0;  // threads for which any reply may matter
   bool segment_announced_ = false;
   uint64_t submits_ = 0;
   RuntimeStats stats_;
@@ -532,7 +550,11 @@ class Runtime {
   std::vector<Peer*> lost_peers_;  // of which the daemon was not told yet
   SpinGate poller_spin_;           // of whoever polls
   std::vector<Object*> returns_scratch_;
-  std::vector<Waiting*> waits_;          // that have lasted a while
+  std::map<uint64_t, Waiting*> long_waits_;       // of threads, those that have lasted a while, by number
+  std::set<std::pair<int64_t, uint64_t>> looks_;  // when to look at which of them
+  std::unordered_map<Object*, std::map<uint64_t, Waiting*>> groups_;
+  Waiting* looked_at_ = nullptr;         // its inquiry is open
+  int64_t next_look_ns_ = 0;             // not before
   std::vector<Inquiry*> inquiries_;      // that wait for answers
   std::map<uint64_t, Awaiting> awaits_;  // coroutines of this actor, in the order in which they began to wait
   bool awaits_seen_ = false;             // the background thread looks at them now and then
@@ -542,8 +564,7 @@ class Runtime {
   uint64_t last_inquiry_ = 0;
   int64_t notice_after_ns_ = 0;
 
-  std::mutex send_mutex_;           // one sender at a time, taken without mutex_
-  std::atomic<uint32_t> event_{0};  // futex word: something changed
+  std::mutex send_mutex_;  // one sender at a time, taken without mutex_
   std::atomic<Object*> dropped_{nullptr};
   std::atomic<int64_t> last_drop_wake_ns_{0};
   std::atomic<bool> stopped_{false};

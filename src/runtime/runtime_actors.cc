@@ -371,7 +371,7 @@ Result<Answer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>& lock, std::uno
                                     uint64_t question, const GiveUp& give_up) {
   for (;;) {
     // A signal that came just before the sleep does not interrupt it, so it is asked for now and then.
-    WaitOutcome outcome = WaitUntil(lock, NowNs() + kAskAgainNs, false, [&] { return answers.contains(question); });
+    WaitOutcome outcome = WaitForNews(lock, NowNs() + kAskAgainNs, [&] { return answers.contains(question); });
     if (auto found = answers.find(question); found != answers.end()) {
       Answer answer = std::move(found->second);
       answers.erase(found);
@@ -445,7 +445,7 @@ void Runtime::Cancel(Object* object, bool force, bool recursive) {
   Drain();
   owner_->Cancel(object, force, recursive, CoarseNowNs(), actions_);
   Perform();
-  Bump();
+  waiters_.TellPoller();
   NotifyPeers(lock);
 }
 

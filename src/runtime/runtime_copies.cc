@@ -79,7 +79,7 @@ Result<Location> Runtime::CopyFor(const Location& location) {
   // Also if a signal ends the wait: it goes on after that.
   if (!std::exchange(fetch.kept, true)) ++fetch.others;
   ++fetch.others;
-  auto outcome = WaitUntil(lock, -1, false, [&] { return fetch.state != Fetch::State::kAsked; });
+  auto outcome = WaitForNews(lock, -1, [&] { return fetch.state != Fetch::State::kAsked; });
   --fetch.others;
   if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
   if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};
@@ -97,13 +97,9 @@ Result<ValueView> Runtime::ReadElsewhere(Object* object) {
   {
     std::unique_lock lock(mutex_);
     if (!object->settled()) {
-      owner_->WantHere(object, actions_);
-      Perform();
-      ++object->waiters;
       // It may be being made again, which takes a CPU.
-      const Lends lends{.when = Lends::When::kIfPending, .objects = {&object, 1}};
-      auto outcome = WaitUntil(lock, -1, false, [object] { return object->settled(); }, lends);
-      --object->waiters;
+      Waiting waiting{.objects = {&object, 1}, .wanted = 1};
+      auto outcome = WaitForEach(lock, waiting, true, false);
       if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
       if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};
     }

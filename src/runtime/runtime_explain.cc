@@ -1,9 +1,11 @@
 // Runtime: explaining. Finds out what a wait waits for and whether it can end, by asking the processes and the daemon
 // that know (WaitGraph says whom), and answers the same questions of others.
 //
-// A wait is looked at after 200 ms, so short ones pay nothing, and then with growing pauses. The thread that waits
-// begins an inquiry and goes on waiting; answers are taken in by the link thread, which also answers others, under the
-// lock and without the GIL. One inquiry of waiting threads at a time in each process.
+// A wait is looked at after 200 ms, so short ones pay nothing, and then with growing pauses. The thread that waits puts
+// itself into a list and sleeps on; the background thread begins the inquiries, one at a time in each process and no
+// more than fifty in a second, and wakes the thread if its wait can never end. Threads that wait for the same object
+// are looked at once. Answers are taken in by the link thread, which also answers others, under the lock and without
+// the GIL.
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,8 +24,10 @@ constexpr int64_t kFirstLookNs = 200 * kMillisecondNs;
 constexpr int64_t kListedNs = 100 * kMillisecondNs;
 constexpr int64_t kFirstPauseNs = 400 * kMillisecondNs;
 constexpr int64_t kMaxPauseNs = 5'000 * kMillisecondNs;
-// While another thread of this process asks.
+// Between inquiries; and while another one of this process is open.
 constexpr int64_t kTurnNs = 20 * kMillisecondNs;
+// Where many threads wait, each is looked at less often: twenty inquiries in a second, however many there are.
+constexpr int64_t kShareNs = 50 * kMillisecondNs;
 // An inquiry without answer by then is given up: somebody is stopped, or busy beyond measure.
 constexpr int64_t kMaxInquiryNs = 2'000 * kMillisecondNs;
 // Who only waits for those in a circle leaves it to them to fail, for so long: one of them may recover.
@@ -35,14 +39,106 @@ constexpr uint32_t kMaxTries = 4;
 
 }  // namespace
 
-bool Runtime::Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome) {
+// What a wait knows of its own time. Lists it once it has lasted a while.
+int64_t Runtime::ListIfLong(Waiting& waiting, bool by_executor) {
   WaitReport& report = *waiting.report;
-  if (report.look_at_ns == 0) {
-    report.began_ns = CoarseNowNs();
-    report.look_at_ns = report.began_ns + kFirstLookNs;
-    report.pause_ns = kFirstPauseNs;
-    return false;
+  if (waiting.number != 0) return kNoDeadline;  // the background thread looks
+  if (report.look_at_ns == 0) BeginReport(report);
+  if (NowNs() < report.look_at_ns) return report.look_at_ns;
+  List(waiting, by_executor);
+  return kNoDeadline;
+}
+
+void Runtime::BeginReport(WaitReport& report) {
+  report.began_ns = CoarseNowNs();
+  report.look_at_ns = report.began_ns + kFirstLookNs;
+  report.pause_ns = kFirstPauseNs;
+}
+
+void Runtime::List(Waiting& waiting, bool by_executor) {
+  waiting.number = ++last_wait_;
+  waiting.since_ns = waiting.report->began_ns;
+  waiting.task = std::make_unique<WaitFact>();
+  if (executor_) executor_->Describe(*waiting.task, by_executor);
+  long_waits_.emplace(waiting.number, &waiting);
+  if (waiting.objects.size() == 1 && waiting.deadline_ns < 0 && !by_executor) {
+    auto& group = groups_[waiting.group = waiting.objects[0]];
+    group.emplace(waiting.number, &waiting);
+    waiting.leads = group.size() == 1;
+    if (!waiting.leads) return;
   }
+  looks_.emplace(waiting.report->look_at_ns, waiting.number);
+  doorbell_->WakeBackground();
+}
+
+// The wait is over, or begins again.
+void Runtime::EndLooking(Waiting& waiting) {
+  if (waiting.inquiry) std::erase(inquiries_, waiting.inquiry.get());
+  if (looked_at_ == &waiting) looked_at_ = nullptr;
+  if (waiting.number == 0) return;
+  const uint64_t number = std::exchange(waiting.number, 0);
+  long_waits_.erase(number);
+  waiting.inquiry.reset();
+  waiting.verdict.reset();
+  looks_.erase({waiting.report->look_at_ns, number});
+  auto group = groups_.find(std::exchange(waiting.group, nullptr));
+  if (group == groups_.end()) return;
+  group->second.erase(number);
+  if (group->second.empty()) {
+    groups_.erase(group);
+  } else if (std::exchange(waiting.leads, false)) {
+    // Another one is looked at from now on, as often as this one was.
+    Waiting& heir = *group->second.begin()->second;
+    heir.leads = true;
+    heir.report->look_at_ns = waiting.report->look_at_ns;
+    heir.report->pause_ns = waiting.report->pause_ns;
+    looks_.emplace(heir.report->look_at_ns, heir.number);
+  }
+}
+
+void Runtime::TellVerdict(Waiting& waiting, WaitOutcome outcome) {
+  waiting.verdict = outcome;
+  waiters_.Wake(*waiting.waiter);
+  auto group = groups_.find(waiting.group);
+  if (group == groups_.end() || outcome != WaitOutcome::kStuck) return;
+  for (auto& [number, other] : group->second) {
+    if (other == &waiting) continue;
+    other->report->text = waiting.report->text;
+    other->verdict = outcome;
+    waiters_.Wake(*other->waiter);
+  }
+}
+
+int64_t Runtime::LookAtWaits(int64_t now_ns) {
+  for (;;) {
+    Waiting* waiting = std::exchange(looked_at_, nullptr);
+    if (waiting) {
+      const Inquiry& inquiry = *waiting->inquiry;
+      if (!inquiry.done && now_ns < inquiry.began_ns + kMaxInquiryNs) {
+        looked_at_ = waiting;
+        return inquiry.began_ns + kMaxInquiryNs;
+      }
+    } else {
+      if (looks_.empty()) return kNoDeadline;
+      const int64_t at = std::max(looks_.begin()->first, next_look_ns_);
+      if (now_ns < at) return at;
+      waiting = long_waits_.at(looks_.begin()->second);
+      looks_.erase(looks_.begin());
+    }
+    next_look_ns_ = now_ns + kTurnNs;
+    WaitOutcome outcome;
+    if (Look(*waiting, &outcome)) {
+      TellVerdict(*waiting, outcome);
+    } else if (waiting->inquiry) {
+      looked_at_ = waiting;
+    } else {
+      looks_.emplace(waiting->report->look_at_ns, waiting->number);
+    }
+  }
+}
+
+bool Runtime::Look(Waiting& waiting, WaitOutcome* outcome) {
+  WaitReport& report = *waiting.report;
   const int64_t now = NowNs();
   const int64_t notice_at = report.noticed || notice_after_ns_ <= 0 ? INT64_MAX : report.began_ns + notice_after_ns_;
   if (waiting.inquiry) {
@@ -69,18 +165,12 @@ bool Runtime::Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome) {
       *outcome = WaitOutcome::kNotice;
       return true;
     }
-    report.look_at_ns = std::min(now + report.pause_ns, notice_at);
+    const int64_t share = static_cast<int64_t>(long_waits_.size()) * kShareNs;
+    report.look_at_ns = std::min(now + std::max(report.pause_ns, share), notice_at);
     report.pause_ns = std::min(report.pause_ns * 2, kMaxPauseNs);
     return false;
   }
   if (now < report.look_at_ns) return false;
-  if (waiting.number == 0) {
-    waiting.number = ++last_wait_;
-    waiting.since_ns = report.began_ns;
-    waiting.task = std::make_unique<WaitFact>();
-    if (executor_) executor_->Describe(*waiting.task, by_executor);
-    waits_.push_back(&waiting);
-  }
   if (!waiting.task) {
     waiting.task = std::make_unique<WaitFact>();
     if (executor_) executor_->DescribeCall(*waiting.task, waiting.execution);
@@ -98,12 +188,7 @@ bool Runtime::Look(Waiting& waiting, bool by_executor, WaitOutcome* outcome) {
   report.look_at_ns = now + kMaxInquiryNs;
   BeginPass(*waiting.inquiry, std::make_unique<WaitGraph>(self(), FactOf(waiting)));
   // If nobody had to be asked, it is known already.
-  return waiting.inquiry->done && Look(waiting, by_executor, outcome);
-}
-
-void Runtime::EndLooking(Waiting& waiting) {
-  if (waiting.inquiry) std::erase(inquiries_, waiting.inquiry.get());
-  if (waiting.number != 0) std::erase(waits_, &waiting);
+  return waiting.inquiry->done && Look(waiting, outcome);
 }
 
 // ---- coroutines that await ----------------------------------------------------------------------------------------
@@ -124,8 +209,7 @@ uint64_t Runtime::Await(Object* object, void* cookie, uint64_t execution) {
   await.waiting.report = &await.report;
   await.waiting.number = number;
   await.waiting.execution = execution;
-  WaitOutcome unused;
-  Look(await.waiting, false, &unused);  // notes when it began
+  BeginReport(await.report);
   await.waiting.since_ns = await.report.began_ns;
   ++object->callbacks;
   callbacks_[object].push_back({.cookie = cookie, .await = number});
@@ -133,7 +217,7 @@ uint64_t Runtime::Await(Object* object, void* cookie, uint64_t execution) {
   Perform();
   awaits_seen_ = true;
   if (background_idle_) doorbell_->WakeBackground();
-  if (!polling_) ArmBackground();
+  if (!waiters_.poller()) ArmBackground();
   NotifyPeers(lock);
   return number;
 }
@@ -197,7 +281,7 @@ int64_t Runtime::LookAtAwaits(int64_t now_ns) {
     }
     if (!await.waiting.inquiry) await.rest = last_rest_;
     WaitOutcome outcome = WaitOutcome::kReady;
-    const bool stuck = Look(await.waiting, false, &outcome) && outcome == WaitOutcome::kStuck;
+    const bool stuck = Look(await.waiting, &outcome) && outcome == WaitOutcome::kStuck;
     if (!await.object) return now_ns;  // it came meanwhile
     if (stuck && (!loop_rests_ || await.rest != last_rest_)) {
       await.report.look_at_ns = now_ns + kTurnNs;  // something ran in its process meanwhile
@@ -260,7 +344,7 @@ ProcessFact Runtime::FactOfSelf() {
   fact.process = self();
   fact.pid = getpid();
   if (executor_) fact.slots = executor_->Slots();
-  for (const Waiting* waiting : waits_) fact.waits.push_back(FactOf(*waiting));
+  for (const auto& [number, waiting] : long_waits_) fact.waits.push_back(FactOf(*waiting));
   const int64_t now = NowNs();
   for (auto& [number, await] : awaits_) {
     if (await.report.began_ns + kListedNs > now || fact.waits.size() > kMaxObjectsListed) break;
@@ -321,6 +405,7 @@ void Runtime::Continue(Inquiry& inquiry) {
     inquiry.verdict = inquiry.graph->Judge(inquiry.second ? &inquiry.proof : nullptr);
     if (inquiry.verdict.kind != WaitVerdict::Kind::kStuck || inquiry.second) {
       inquiry.done = true;
+      if (looked_at_ && looked_at_->inquiry.get() == &inquiry) doorbell_->WakeBackground();
       return;
     }
     // Once more, from the same beginning: only what is seen twice counts.
@@ -364,6 +449,7 @@ void Runtime::AbandonInquiries() {
     inquiry->verdict = WaitVerdict();
     inquiry->done = true;
   }
+  if (looked_at_) doorbell_->WakeBackground();
 }
 
 std::string Runtime::Explain(Object* object) {
@@ -371,7 +457,7 @@ std::string Runtime::Explain(Object* object) {
   Inquiry inquiry;
   inquiry.began_ns = NowNs();
   BeginPass(inquiry, std::make_unique<WaitGraph>(object->id));
-  WaitUntil(lock, inquiry.began_ns + kMaxInquiryNs, false, [&] { return inquiry.done; });
+  WaitForNews(lock, inquiry.began_ns + kMaxInquiryNs, [&] { return inquiry.done; });
   std::erase(inquiries_, &inquiry);
   if (!inquiry.done) inquiry.graph->Judge(nullptr);
   std::string text = inquiry.graph->Text();

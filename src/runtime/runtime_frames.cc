@@ -28,14 +28,15 @@ size_t Runtime::Drain() {
     if (!peer) continue;
     count += DrainPeer(*peer);
     HandleHeldBack(*peer);
+    waiters_.NewsCame();
   }
   if (dropped_.load(std::memory_order_relaxed) != nullptr) {
     DrainDrops();
     ++count;
   }
   if (!actions_.empty()) Perform();
-  // Taken by a thread that passed by, while another one sleeps and waits for it.
-  if (count > 0 && (polling_ || others_waiting_ > 0)) Bump();
+  // Taken by a thread that passed by, while the poller sleeps: it may have something to do earlier now.
+  if (count > 0 && waiters_.poller()) waiters_.TellPoller();
   return count;
 }
 
@@ -268,11 +269,14 @@ void Runtime::Perform() {
         LetGoOfCopy(action.object, action.location);
         break;
       case ActionKind::kResolved: {
-        auto it = callbacks_.find(action.object);
+        waiters_.Resolved(action.object);
+        auto it = action.object->callbacks > 0 && action.object->settled() ? callbacks_.find(action.object)
+                                                                           : callbacks_.end();
         if (it != callbacks_.end()) {
           for (const Callback& call : it->second) {
             if (call.completions) {
-              call.completions->ready.push_back(call.number);  // whoever takes them is woken as all who wait are
+              call.completions->ready.push_back(call.number);
+              if (call.completions->waiter) waiters_.Wake(*call.completions->waiter);
               continue;
             }
             if (call.await != 0) ForgetAwait(call.await);

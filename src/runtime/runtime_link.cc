@@ -78,10 +78,11 @@ void Runtime::LinkLoop() {
       Handle(std::move(received->message), std::move(received->fds));
       if (!actions_.empty()) Perform();
     }
+    waiters_.NewsCame();
     bool end = !received;
     lock.unlock();
     Flush();
-    Bump();
+    waiters_.TellPoller();
     if (end) return;
   }
 }

@@ -26,6 +26,8 @@ constexpr int64_t kHandBackAfterNs = kMillisecondNs;
 // A task that waits for room in the store keeps its CPU for so long: mostly others give memory back by themselves, and
 // well before the daemon gives up (MemoryBudget), tasks that consume what fills the store get their chance.
 constexpr int64_t kLendForMemoryAfterNs = 50 * kMillisecondNs;
+// A get of several notices that one has failed after so long; most are over before.
+constexpr int64_t kWatchFailuresAfterNs = kMillisecondNs;
 // The owner of a borrowed object answers within a millisecond, if it gets a CPU.
 constexpr int64_t kSlowAnswerNs = 100 * kMillisecondNs;
 
@@ -44,6 +46,11 @@ bool IsKnownPending(const Object* object) {
 // Borrowed, and its owner has not said whether it is there.
 bool IsUnanswered(const Object* object) {
   return object->value.kind() == ValueKind::kPending && object->borrowed && !object->known_pending;
+}
+
+size_t CountReady(std::span<Object* const> objects, bool to_look) {
+  return static_cast<size_t>(
+      std::count_if(objects.begin(), objects.end(), [=](const Object* object) { return object->ready(to_look); }));
 }
 
 }  // namespace
@@ -103,7 +110,7 @@ class Runtime::CpuLoan {
 
 // ---- waiting ------------------------------------------------------------------------------------------------------
 
-WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, bool any,
+WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadline_ns, Waiter& waiter,
                                const std::function<bool()>& ready, Lends lends, Waiting* waiting) {
   bool polled = false;
   bool handed_back = false;
@@ -112,8 +119,9 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
   std::optional<CpuLoan> loan;
   if (by_executor) loan.emplace(*this, lends);
   WaitOutcome outcome;
-  if (any) ++any_waiters_;
+  waiters_.Enter(waiter);
   for (;;) {
+    waiter.woken.store(0);  // before we look: see waiters.h
     Drain();
     if (ready()) {
       outcome = WaitOutcome::kReady;
@@ -131,14 +139,20 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       outcome = WaitOutcome::kStopped;
       break;
     }
-    if (waiting && waiting->report->cancelled &&
+    if (waiting && waiting->report && waiting->report->cancelled &&
         waiting->report->cancelled->load() != waiting->report->cancelled_before) {
       waiting->report->cancelled_before = waiting->report->cancelled->load();
       outcome = WaitOutcome::kInterrupted;
       break;
     }
-    if (waiting && Look(*waiting, by_executor, &outcome)) break;
     int64_t until = AbsoluteOrNever(deadline_ns);
+    if (waiting && waiting->report) {
+      if (waiting->verdict) {
+        outcome = *std::exchange(waiting->verdict, std::nullopt);
+        break;
+      }
+      until = std::min(until, ListIfLong(*waiting, by_executor));
+    }
     if (by_executor) {
       until = std::min(until, loan->Offer());
       if (hand_back_at == 0) hand_back_at = NowNs() + kHandBackAfterNs;
@@ -155,37 +169,32 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       if (NowNs() >= urgent) {
         owner_->Tick(NowNs(), actions_);
         Perform();
-      } else {
-        until = std::min(until, urgent);
+      } else if (!waiters_.poller() || waiters_.claimed()) {
+        until = std::min(until, urgent);  // else the poller does it
       }
     }
-    if (waiting) until = std::min(until, waiting->report->look_at_ns);
     SleepOutcome slept = SleepOutcome::kWoken;
-    if (!polling_ && !executor_idle_) {
-      polling_ = polled = true;
+    if (waiters_.may_poll()) {
+      waiters_.BeginPolling(waiter);
+      polled = true;
       doorbell_->DisarmBackground();
-      SetWakeUps(any_waiters_ > 0);
-      // What other threads do after this point moves event_ before they wake the waiter, so it is not slept through.
-      uint32_t seen = event_.load();
+      SetWakeUps(eager_waits_ > 0);
+      const uint32_t seen = waiters_.news();
       const bool spin = !due_list_.empty() && CoresAreFree();
       lock.unlock();
       Flush();
       auto kind = handed_back ? WaiterState::kAsleepBlocked : WaiterState::kAsleepInGet;
-      const auto something = [&] { return AnyDue() || event_.load() != seen; };
+      const auto something = [&] { return AnyDue() || waiter.woken.load() != 0 || waiters_.news() != seen; };
       if (!spin || !poller_spin_.Spin(SpinLimitNs(), [&] { return something() || ReadStreams(); })) {
         slept = SleepAsWaiter(kind, until, something);
       }
       lock.lock();
-      polling_ = false;
-      if (others_waiting_ > 0 || executor_idle_) Bump();  // one of them sees what it waited for, or polls in our place
+      waiters_.EndPolling();
     } else {
-      ++others_waiting_;
-      uint32_t seen = event_.load();
       lock.unlock();
       Flush();
-      if (FutexWait(&event_, seen, until) == FutexOutcome::kInterrupted) slept = SleepOutcome::kInterrupted;
+      if (FutexWait(&waiter.woken, 0, until) == FutexOutcome::kInterrupted) slept = SleepOutcome::kInterrupted;
       lock.lock();
-      --others_waiting_;
     }
     if (slept == SleepOutcome::kInterrupted) {
       Drain();
@@ -193,16 +202,51 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       break;
     }
   }
-  if (waiting) EndLooking(*waiting);
-  if (any) --any_waiters_;
+  waiters_.Leave(waiter);
   loan.reset();
-  if (polled && !polling_) ArmBackground();
+  if (polled && waiters_.poller() == nullptr) {
+    waiters_.HandOver();
+    ArmBackground();
+  }
   return outcome;
 }
 
-WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadline_ns, WaitReport* report) {
+// For something of the runtime's own, of which a message of the daemon tells.
+WaitOutcome Runtime::WaitForNews(std::unique_lock<std::mutex>& lock, int64_t deadline_ns,
+                                 const std::function<bool()>& ready, Lends lends) {
+  Waiter waiter;
+  waiter.for_news = true;
+  return WaitUntil(lock, deadline_ns, waiter, ready, lends);
+}
+
+// What a thread waits for besides the object that it is in the middle of waiting for: watched so late that most gets
+// are over before.
+class Runtime::FailureWatch {
+ public:
+  FailureWatch(Waiters& waiters, Waiter& waiter) : waiters_(waiters), waiter_(waiter) {}
+  ~FailureWatch() {
+    for (Interest& interest : interests_) waiters_.Remove(interest);
+  }
+  bool begun() const { return begun_; }
+  void Begin(std::span<Object* const> objects) {
+    begun_ = true;
+    interests_.resize(objects.size());
+    for (size_t i = 0; i < objects.size(); ++i) {
+      if (!objects[i]->settled()) waiters_.Add(interests_[i], objects[i], waiter_, false);
+      waiter_.failed = waiter_.failed || objects[i]->failed();
+    }
+  }
+
+ private:
+  Waiters& waiters_;
+  Waiter& waiter_;
+  bool begun_ = false;
+  std::vector<Interest> interests_;
+};
+
+WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadline_ns, WaitReport* report,
+                                bool ends_at_failure) {
   std::unique_lock lock(mutex_);
-  WaitOutcome outcome = WaitOutcome::kReady;
   // Those of other nodes come beside each other, and one that was lost may be had by now.
   if (in_cluster_) {
     for (Object* object : objects) {
@@ -210,51 +254,110 @@ WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadli
     }
     Perform();
   }
-  // From the end: the last one is likely to be ready last, and then all others need no wake-up of their own.
-  for (size_t i = objects.size(); i-- > 0;) {
-    Object* object = objects[i];
-    if (object->settled()) continue;
-    owner_->WantHere(object, actions_);
-    Perform();
-    ++object->waiters;
-    Waiting waiting{.objects = objects.first(i + 1), .wanted = i + 1, .deadline_ns = deadline_ns, .report = report};
-    const Lends lends{.when = Lends::When::kIfPending, .objects = objects.subspan(i, 1)};
-    outcome =
-        WaitUntil(lock, deadline_ns, false, [object] { return object->settled(); }, lends, report ? &waiting : nullptr);
-    --object->waiters;
-    if (outcome != WaitOutcome::kReady) break;
-  }
+  Waiting waiting{.objects = objects, .wanted = objects.size(), .deadline_ns = deadline_ns, .report = report};
+  const WaitOutcome outcome = WaitForEach(lock, waiting, true, ends_at_failure && objects.size() > 1);
+  EndLooking(waiting);
   NotifyPeers(lock);
   return outcome;
+}
+
+// One after the other, from the end: the last one is likely to be ready last, and then all others need no wake-up of
+// their own.
+WaitOutcome Runtime::WaitForEach(std::unique_lock<std::mutex>& lock, Waiting& waiting, bool to_look,
+                                 bool ends_at_failure) {
+  const std::span<Object* const> objects = waiting.objects;
+  const int64_t deadline_ns = waiting.deadline_ns;
+  Waiter waiter;
+  waiter.to_look = to_look;
+  waiter.ends_at_failure = ends_at_failure;
+  waiting.waiter = &waiter;
+  FailureWatch failures(waiters_, waiter);
+  int64_t watch_at = 0;
+  for (size_t i = objects.size(); i-- > 0;) {
+    Object* object = objects[i];
+    if (object->ready(to_look)) {
+      waiter.failed = waiter.failed || (ends_at_failure && object->failed());
+      continue;
+    }
+    if (waiter.failed) return WaitOutcome::kFailed;
+    to_look ? owner_->WantHere(object, actions_) : owner_->Want(object, actions_);
+    Perform();
+    if (ends_at_failure && watch_at == 0) watch_at = NowNs() + kWatchFailuresAfterNs;
+    waiting.objects = objects.first(waiting.wanted = i + 1);
+    const Lends lends{.when = Lends::When::kIfPending, .objects = objects.subspan(i, 1)};
+    const auto over = [&] { return object->ready(to_look) || waiter.failed; };
+    Interest interest;
+    waiters_.Add(interest, object, waiter, true);
+    ++object->waiters;
+    const bool watches_soon = ends_at_failure && !failures.begun() && (deadline_ns < 0 || watch_at < deadline_ns);
+    auto outcome = WaitUntil(lock, watches_soon ? watch_at : deadline_ns, waiter, over, lends, &waiting);
+    if (outcome == WaitOutcome::kTimedOut && ends_at_failure && !failures.begun()) {
+      failures.Begin(waiting.objects);
+      outcome = WaitUntil(lock, deadline_ns, waiter, over, lends, &waiting);
+    }
+    --object->waiters;
+    waiter.missing = 0;
+    waiters_.Remove(interest);
+    if (outcome != WaitOutcome::kReady) return outcome;
+    if (!object->ready(to_look)) return WaitOutcome::kFailed;
+    waiter.failed = waiter.failed || (ends_at_failure && object->failed());
+    if (waiting.verdict) EndLooking(waiting);  // something from outside has helped
+  }
+  return WaitOutcome::kReady;
 }
 
 WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns, WaitReport* report,
                              bool to_look) {
   std::unique_lock lock(mutex_);
-  auto enough = [&] {
-    size_t count = 0;
-    for (Object* object : objects) {
-      if (object->ready(to_look) && ++count >= wanted) return true;
-    }
-    return count >= wanted;
-  };
-  if (enough()) return WaitOutcome::kReady;
+  if (CountReady(objects, to_look) >= wanted) return WaitOutcome::kReady;
   for (Object* object : objects) {
     if (object->ready(to_look)) continue;
     to_look ? owner_->WantHere(object, actions_) : owner_->Want(object, actions_);
   }
   Perform();
   Waiting waiting{.objects = objects, .wanted = wanted, .deadline_ns = deadline_ns, .report = report};
-  const Lends lends{.when = Lends::When::kIfPending, .objects = objects};
-  auto outcome = WaitUntil(lock, deadline_ns, true, enough, lends, report ? &waiting : nullptr);
+  const WaitOutcome outcome =
+      wanted == objects.size() ? WaitForEach(lock, waiting, to_look, false) : WaitForSome(lock, waiting, to_look);
+  EndLooking(waiting);
   NotifyPeers(lock);
+  return outcome;
+}
+
+// Any of the replies may be the last that is needed.
+WaitOutcome Runtime::WaitForSome(std::unique_lock<std::mutex>& lock, Waiting& waiting, bool to_look) {
+  const std::span<Object* const> objects = waiting.objects;
+  Waiter waiter;
+  waiter.to_look = to_look;
+  waiting.waiter = &waiter;
+  std::vector<Interest> interests(objects.size());
+  const Lends lends{.when = Lends::When::kIfPending, .objects = objects};
+  WaitOutcome outcome;
+  ++eager_waits_;
+  // What has come may be lost again, with its node, before enough of the others have: then all are counted once more.
+  do {
+    size_t pending = 0;
+    for (size_t i = 0; i < objects.size(); ++i) {
+      if (objects[i]->ready(to_look)) continue;
+      ++pending;
+      if (!interests[i].object) waiters_.Add(interests[i], objects[i], waiter, true);
+    }
+    const size_t may_stay_away = objects.size() - waiting.wanted;
+    waiter.missing = pending - std::min(pending, may_stay_away);
+    const auto over = [&] { return waiter.missing == 0; };
+    outcome = WaitUntil(lock, waiting.deadline_ns, waiter, over, lends, &waiting);
+  } while (outcome == WaitOutcome::kReady && CountReady(objects, to_look) < waiting.wanted);
+  --eager_waits_;
+  for (Interest& interest : interests) waiters_.Remove(interest);
   return outcome;
 }
 
 WaitOutcome Runtime::TakeCompletions(Completions& from, int64_t deadline_ns, std::vector<uint32_t>& taken) {
   std::unique_lock lock(mutex_);
+  Waiter waiter;
+  from.waiter = &waiter;
   auto outcome =
-      WaitUntil(lock, deadline_ns, false, [&] { return !from.ready.empty(); }, {.when = Lends::When::kAtOnce});
+      WaitUntil(lock, deadline_ns, waiter, [&] { return !from.ready.empty(); }, {.when = Lends::When::kAtOnce});
+  from.waiter = nullptr;
   taken.swap(from.ready);
   from.ready.clear();
   NotifyPeers(lock);
@@ -264,7 +367,9 @@ WaitOutcome Runtime::TakeCompletions(Completions& from, int64_t deadline_ns, std
 WaitOutcome Runtime::WaitUntilTold(const std::function<bool()>& ready) {
   std::unique_lock lock(mutex_);
   // Any reply may matter: a callback of it may be what makes it ready.
-  auto outcome = WaitUntil(lock, -1, true, ready, {.when = Lends::When::kAtOnce});
+  ++eager_waits_;
+  auto outcome = WaitForNews(lock, -1, ready, {.when = Lends::When::kAtOnce});
+  --eager_waits_;
   NotifyPeers(lock);
   return outcome;
 }
@@ -272,7 +377,7 @@ WaitOutcome Runtime::WaitUntilTold(const std::function<bool()>& ready) {
 void Runtime::WakeWaiters() {
   // With the lock: between the question whether it is ready and the sleep there is no gap.
   std::lock_guard lock(mutex_);
-  Bump();
+  waiters_.NewsCame();
 }
 
 void Runtime::SetWakeUps(bool any) {
@@ -297,17 +402,11 @@ bool Runtime::AnyDue() {
 
 void Runtime::ArmBackground() {
   while (!stopped()) {
-    SetWakeUps(any_waiters_ > 0);
+    SetWakeUps(eager_waits_ > 0);
     bool rung = doorbell_->ArmBackground();
     if (!rung && !AnyDue()) return;
     Drain();
   }
-}
-
-void Runtime::Bump() {
-  event_.fetch_add(1);  // before the wake-ups: see WaitUntil
-  FutexWake(&event_, INT32_MAX);
-  doorbell_->WakeWaiter();
 }
 
 // ---- the background thread ----------------------------------------------------------------------------------------
@@ -334,9 +433,10 @@ void Runtime::BackgroundLoop() {
       deadline = NowNs() + 1'000 * kMillisecondNs;
     }
     if (awaits_seen_) deadline = std::min(deadline, LookAtAwaits(NowNs()));
+    if (!long_waits_.empty()) deadline = std::min(deadline, LookAtWaits(NowNs()));
     if (!lost_peers_.empty()) deadline = std::min(deadline, LookAtLost(NowNs()));
     background_idle_ = deadline == kNoDeadline;
-    if (!polling_) ArmBackground();
+    if (!waiters_.poller()) ArmBackground();
     lock.unlock();
     Flush();
     auto slept = doorbell_->SleepAsBackground(deadline);
@@ -344,7 +444,7 @@ void Runtime::BackgroundLoop() {
     background_idle_ = false;
     ++stats_.background_wakeups;
     if (stopped()) return;
-    size_t taken = polling_ ? 0 : Drain();
+    size_t taken = waiters_.poller() ? 0 : Drain();
     if (taken > 0 || slept == SleepOutcome::kWoken) followed_up = false;
     owner_->Tick(NowNs(), actions_);
     Perform();
@@ -354,12 +454,12 @@ void Runtime::BackgroundLoop() {
       }
     }
     int64_t linger = kLingerNs;
-    while (taken > 0 && !polling_ && !stopped()) {
+    while (taken > 0 && !waiters_.poller() && !stopped()) {
       lock.unlock();
       Flush();
       SleepNs(linger);
       lock.lock();
-      if (polling_) break;
+      if (waiters_.poller()) break;
       taken = Drain();
       linger = std::min(linger * 2, kMaxLingerNs);
     }
