@@ -19,7 +19,7 @@
 
 namespace weft::core {
 
-inline constexpr uint32_t kProtocolVersion = 2;
+inline constexpr uint32_t kProtocolVersion = 3;
 inline constexpr uint32_t kMaxMessageBytes = 4u << 20;  // bounds what one peer can make the daemon buffer
 
 // An amount of one resource in 1/10,000. "CPU" is a resource like any other.
