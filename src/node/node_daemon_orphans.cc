@@ -14,8 +14,10 @@
 // - Passed on by a borrower. The owner is dead, and the borrower may die too: the receiver registers (HoldOrphan)
 //   before it looks. When the daemon has answered, either the object exists and stays, or it was freed before, which
 //   the receiver sees by the generation in its entry.
-// - Being freed. The writer dies before it handles ObjectsFreed: the daemon finds the entry in its segment and frees it
-//   there. Freeing twice is harmless, because a place has a generation.
+// - Being freed. The writer dies before it handles ObjectsFreed: the entry of an orphan was hidden, so its range goes
+//   with all that is not sealed (SegmentKeeper::WriterDied). One that its living owner has freed is still sealed: that
+//   one is sent ResultsLeft, no longer knows it, and frees it anew. Freeing twice is harmless, because a place has a
+//   generation.
 //
 // The entry of an orphan is hidden (SegmentKeeper::Hide) as soon as nobody is known to hold it, before anything is
 // freed: only then may the table forget it, since a receiver that registers from then on sees that it is gone. Its

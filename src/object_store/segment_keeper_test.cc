@@ -136,6 +136,22 @@ TEST_F(KeeperTest, HiddenObjectsAreGoneForReadersAndStillToBeFreed) {
   EXPECT_EQ(keeper.segment_count(), 0u);
 }
 
+TEST_F(KeeperTest, WhatWasHiddenGoesWithItsWriter) {
+  ASSERT_TRUE(Adopt().ok());
+  Location hidden = Make(2 * kMegabyte), kept = Make(kMegabyte);
+  EXPECT_TRUE(keeper.Hide(hidden));
+  ASSERT_GE(keeper.HeldBytes(kSegment), 3 * kMegabyte);
+  writer.reset();  // before it has handled ObjectsFreed
+  auto estate = keeper.WriterDied(kSegment);
+  ASSERT_EQ(estate.objects.size(), 1u);
+  EXPECT_EQ(estate.objects[0].location, kept);
+  EXPECT_LT(keeper.HeldBytes(kSegment), 2 * kMegabyte);
+  EXPECT_EQ(estate.surviving_bytes, keeper.HeldBytes(kSegment));
+  EXPECT_EQ(keeper.FreeDead(hidden), 0u);  // the message that was on its way
+  EXPECT_GE(keeper.FreeDead(kept), kMegabyte);
+  EXPECT_EQ(keeper.segment_count(), 0u);
+}
+
 TEST_F(KeeperTest, NothingIsFreedWhileTheWriterLives) {
   ASSERT_TRUE(Adopt().ok());
   Location location = Make(100'000);

@@ -83,8 +83,19 @@ enum class WaiterState : uint32_t {
   kAsleepBlocked = 3,  // a worker whose task waits; wants replies, and tasks in order to hand them back
 };
 
-// What a worker says of the wait that its task is in. The worker writes kNot and the two kinds of waits, the daemon
-// turns a wait into kLends when it counts the CPU as lent; the worker that then goes on tells it (Unblocked).
+// What a worker says of the wait that its task is in. The worker writes kNot and the two kinds of waits; the daemon
+// turns a wait into kLends when it counts the CPU as lent, and kLends back into that wait if its scheduler has enough
+// lenders. A worker that goes on exchanges it for kNot; if it finds kLends, it tells the daemon (Unblocked).
+//
+// What if a process dies here? The daemon believes the page only as long as the worker lives, and reads the pages of
+// all that lend whenever leases change, so no message is needed to end a loan.
+//   - The worker, while it waits: its lease ends with it, and the loan with the lease.
+//   - The worker, between its exchange and Unblocked: as above; until the death is noticed its CPU counts as lent,
+//     though the page says kNot, which is right, as it runs nothing any more.
+//   - The daemon, after it wrote kLends and before it counted the loan or took it back: the session ends with it.
+// Stopped instead of dead, the worker keeps the others waiting for nothing: what it lent stays lent. If it goes on
+// between the daemon's two writes, it sends an Unblocked too many, which only makes the daemon look; the second write
+// then fails, as nobody but the daemon writes kLends.
 enum class BlockedState : uint32_t {
   kNot = 0,
   kWaits = 1,           // in the user's own get or wait, for something that is pending
@@ -92,7 +103,8 @@ enum class BlockedState : uint32_t {
   kLends = 3,
 };
 
-// The shared layout. Every line has one kind of writer, so that polling and ringing do not disturb each other.
+// The shared layout. What is written at different occasions has a line of its own, so that polling and ringing do not
+// disturb each other.
 struct DoorbellPage {
   static constexpr uint64_t kMagic = 0x31306c6c65627766;  // "fwbell01"
   static constexpr uint32_t kWords = kDoorbellSlots / 64;
@@ -203,7 +215,7 @@ class Doorbell {
   SleepOutcome SleepAsBackground(int64_t deadline_ns);
   void WakeBackground() { SignalBackground(page_); }
 
-  // Set by a worker whose task waits and may lend its CPU; the daemon reads it. Used with sequential consistency.
+  // Written by the worker and the daemon, as BlockedState says. Used with sequential consistency.
   std::atomic<BlockedState>& blocked() { return page_->blocked; }
   // Set by the daemon when it has use for lent CPUs; the worker reads it.
   std::atomic<uint32_t>& demand() { return page_->demand; }
