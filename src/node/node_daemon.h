@@ -375,6 +375,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void FindOrphans(std::vector<SealedObject> objects);
   // What a dead process has written, and what was its own.
   void FindOrphansOf(ProcessId dead, const std::vector<SealedObject>& written);
+  bool MayHaveDied(ProcessId owner) const;
   void ForgetSegment(SegmentId segment);
   void HandleNode(NodeNumber from, HeldAsked& message);
   void HandleNode(NodeNumber from, HeldTold& message);

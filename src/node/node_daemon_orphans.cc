@@ -31,6 +31,8 @@
 namespace weft::core {
 namespace {
 
+constexpr char kTooManyListed[] = "listed more objects of dead owners than fit in one message";
+
 // As many messages as it takes.
 template <class T, class F>
 void InParts(const std::vector<T>& list, F send) {
@@ -78,9 +80,19 @@ void NodeDaemon::ForgetSegment(SegmentId segment) {
   if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
 }
 
+// A process may have heard of a death before us: of one that is closing (RouteTo), or from another node. The numbers of
+// this node's processes are known, so none can be invented: what is registered for an owner stays in the table.
+bool NodeDaemon::MayHaveDied(ProcessId owner) const {
+  if (!owner || IsElsewhere(owner)) return static_cast<bool>(owner);
+  auto found = processes_.find(owner);
+  if (found != processes_.end()) return found->second->stage != Process::Stage::kReady;
+  return owner.value < next_number_;
+}
+
 // ---- what processes say -------------------------------------------------------------------------------------------
 
 void NodeDaemon::Handle(Process& process, OrphansFound& message) {
+  if (message.objects.size() > kMaxOrphansListed) return Refuse(process, kTooManyListed);
   // It may speak of its own segment only, and what has an owner that lives is left to that one.
   std::erase_if(message.objects, [&](const SealedObject& object) {
     return object.location.segment.value != process.id.value || !HasDied(object.object.owner);
@@ -89,15 +101,18 @@ void NodeDaemon::Handle(Process& process, OrphansFound& message) {
 }
 
 void NodeDaemon::Handle(Process& process, HeldObjects& message) {
+  if (message.indexes.size() > kMaxOrphansListed) return Refuse(process, kTooManyListed);
   orphans_.Handle(OrphanTable::Answered{process.id, message.owner, std::move(message.indexes), message.more != 0},
                   orphan_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, HoldsEnded& message) {
+  if (message.indexes.size() > kMaxOrphansListed) return Refuse(process, kTooManyListed);
   orphans_.Handle(OrphanTable::HoldsEnded{process.id, message.owner, std::move(message.indexes)}, orphan_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, HoldOrphan& message) {
+  if (!MayHaveDied(message.object.owner)) return Refuse(process, "named an object of a living process an orphan");
   orphans_.Handle(OrphanTable::HoldBegan{process.id, message.object}, orphan_actions_);
   Send(process, OrphanHeld{message.request});
 }

@@ -472,6 +472,10 @@ TEST_P(NodeDaemonTest, NonsenseFromAWorkerEndsThatWorkerOnly) {
                                        "again",
                                        "badshape",
                                        "farewell",
+                                       "hold 0 1",
+                                       "hold 1 1",
+                                       "hold 999999 1",
+                                       "list 16385",
                                        "type 1",
                                        "length 100"};
   for (const auto& command : commands) {
@@ -632,6 +636,20 @@ TEST_P(NodeDaemonTest, WatchersGetAChannelAndTheNews) {
   EXPECT_NE(driver.ExpectReport(other.worker, "actor 5 state 5").find("ended itself"), std::string::npos);
   driver.Command(other.worker, "watch 77 1");
   EXPECT_NE(driver.ExpectReport(other.worker, "actor 1 state 5").find("no such actor"), std::string::npos);
+}
+
+TEST_P(NodeDaemonTest, OnlyObjectsOfDeadOwnersAreHeldAsOrphans) {
+  TestDriver driver(Options(2));
+  driver.Wish(2);
+  const ProcessId holder = driver.Expect<LeaseGranted>().worker, owner = driver.Expect<LeaseGranted>().worker;
+  driver.Command(owner, "exit 0");
+  driver.ExpectDeath(owner);
+  driver.Command(holder, "hold " + ToString(owner) + " 1");
+  driver.ExpectReport(holder, "held");
+  driver.Command(holder, "list 16384");
+  driver.Command(holder, "hold 1 1");
+  const std::string how = driver.ExpectDeath(holder).how;
+  EXPECT_NE(how.find("named an object of a living process an orphan"), std::string::npos) << how;
 }
 
 TEST_P(NodeDaemonTest, NamesAreAnsweredAndFreedByAKill) {

@@ -70,6 +70,8 @@ class TestWorker {
              ToString(changed->worker) + " " + changed->why);
     } else if (auto* freed = std::get_if<ObjectsFreed>(&received.message)) {
       Report("freed " + std::to_string(freed->locations.size()));
+    } else if (std::holds_alternative<OrphanHeld>(received.message)) {
+      Report("held");
     } else if (std::holds_alternative<Exit>(received.message)) {
       leave_ = true;
     }
@@ -195,6 +197,14 @@ class TestWorker {
       WatchActor watch;
       in >> watch.actor.owner.value >> watch.actor.index;
       stream_.Queue(watch);
+    } else if (verb == "hold") {  // an object whose owner is said to be dead
+      HoldOrphan hold{.request = 1};
+      in >> hold.object.owner.value >> hold.object.index;
+      stream_.Queue(hold);
+    } else if (verb == "list") {  // so many objects of dead owners in one message
+      size_t count;
+      in >> count;
+      stream_.Queue(HoldsEnded{.owner = ProcessId{1}, .indexes = std::vector<uint64_t>(count)});
     } else {
       Report("echo " + command);
     }
