@@ -624,10 +624,10 @@ size_t Owner::RepliesUntilWanted(const LeasedWorker& worker) const {
 void Owner::CheckInvariants() {
   size_t listed = 0;
   for (const Shape& shape : shapes_) {
-    for (Task* task = shape.ready.first(); task; task = task->next) {
+    shape.ready.ForEach([&](const Task* task) {
       WEFT_CHECK(task->state == TaskState::kReady && task->unresolved == 0, "a queued task is not ready");
       ++listed;
-    }
+    });
   }
   for (const auto& [id, actor] : actors_) {
     uint64_t order = 0;

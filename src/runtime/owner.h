@@ -249,6 +249,7 @@ struct Task {
   bool cancelled = false;
   bool cancel_forced = false;
   bool cancel_recursive = false;
+  bool consumer = false;                            // of the kind in its ReadyList
   bool holds_handle = false;                        // of its actor
   bool to_follow = false;                           // taken back, to follow its actor's constructor once more
   Actor* actor = nullptr;                           // whose call or creation it is
@@ -290,18 +291,32 @@ struct TaskList {
 };
 
 // Tasks that can run. Consumers, which take stored values, go before what may make more of them, each kind in order:
-// the store is bounded, and those that wait for room in it lend only so many CPUs.
+// the store is bounded, and those that wait for room in it lend only so many CPUs. But whatever takes a large constant
+// is a consumer too, so after a few of them one of the rest has its turn.
 class ReadyList {
  public:
+  // Many, so that what empties the store has most of the CPUs; few enough that the rest moves on beside it.
+  static constexpr uint32_t kConsumersInARow = 8;
+
   void Add(Task* task, bool consumer, bool at_front);  // of its kind
   void Remove(Task* task);
   Task* PopFront();
-  Task* first() const { return tasks_.first; }
-  size_t size() const { return tasks_.size; }
+  Task* first() const { return next().first; }
+  size_t size() const { return consumers_.size + rest_.size; }
+  template <class F>
+  void ForEach(F f) const {
+    for (const TaskList* list : {&consumers_, &rest_}) {
+      for (Task* task = list->first; task; task = task->next) f(task);
+    }
+  }
 
  private:
-  TaskList tasks_;
-  Task* last_consumer_ = nullptr;  // all before it are consumers, too
+  const TaskList& next() const {
+    return consumers_.first && (!rest_.first || in_a_row_ < kConsumersInARow) ? consumers_ : rest_;
+  }
+
+  TaskList consumers_, rest_;
+  uint32_t in_a_row_ = 0;  // consumers that were taken while others waited
 };
 
 struct LeasedWorker {

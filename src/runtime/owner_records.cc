@@ -96,26 +96,18 @@ Task* TaskList::PopFront() {
 }
 
 void ReadyList::Add(Task* task, bool consumer, bool at_front) {
-  Task* behind_consumers = last_consumer_ ? last_consumer_->next : tasks_.first;
-  if (consumer && at_front) {
-    tasks_.PushFront(task);
-    if (!last_consumer_) last_consumer_ = task;
-  } else if (consumer || at_front) {
-    behind_consumers ? tasks_.InsertBefore(behind_consumers, task) : tasks_.PushBack(task);
-    if (consumer) last_consumer_ = task;
-  } else {
-    tasks_.PushBack(task);
-  }
+  task->consumer = consumer;
+  TaskList& list = consumer ? consumers_ : rest_;
+  at_front ? list.PushFront(task) : list.PushBack(task);
 }
 
-void ReadyList::Remove(Task* task) {
-  if (task == last_consumer_) last_consumer_ = task->previous;
-  tasks_.Remove(task);
-}
+void ReadyList::Remove(Task* task) { (task->consumer ? consumers_ : rest_).Remove(task); }
 
 Task* ReadyList::PopFront() {
-  Task* task = tasks_.first;
-  if (task) Remove(task);
+  Task* task = first();
+  if (!task) return nullptr;
+  in_a_row_ = task->consumer && rest_.first ? in_a_row_ + 1 : 0;
+  Remove(task);
   return task;
 }
 

@@ -611,6 +611,35 @@ TEST(ReadyList, ConsumersGoBeforeTheRestAndEachKindInOrder) {
   EXPECT_EQ(take_all(), (std::vector<int>{7, 6, 0}));
 }
 
+TEST(ReadyList, AnEndlessStreamOfConsumersLetsTheRestThrough) {
+  constexpr int kInARow = ReadyList::kConsumersInARow;
+  std::vector<Task> consumers(100), rest(3);
+  ReadyList list;
+  size_t next = 0;
+  for (; next < 2; ++next) list.Add(&consumers[next], true, false);
+  while (next < 20) {  // alone they are not counted
+    EXPECT_EQ(list.PopFront(), &consumers[next - 2]);
+    list.Add(&consumers[next++], true, false);
+  }
+  for (Task& task : rest) list.Add(&task, false, false);
+  std::vector<int> turns;  // of the rest, after so many consumers
+  for (int taken = 0, row = 0; taken < 3;) {
+    EXPECT_EQ(list.size(), 5u - static_cast<size_t>(taken));
+    Task* task = list.first();
+    EXPECT_EQ(list.PopFront(), task);
+    if (task == &rest[static_cast<size_t>(taken)]) {
+      turns.push_back(std::exchange(row, 0));
+      ++taken;
+    } else {
+      EXPECT_EQ(task, &consumers[next - 2]);
+      ++row;
+      list.Add(&consumers[next++], true, false);
+    }
+  }
+  EXPECT_EQ(turns, (std::vector<int>{kInARow, kInARow, kInARow}));
+  EXPECT_EQ(list.PopFront(), &consumers[next - 2]);
+}
+
 TEST(Owner, SaysWhatItHasOfADeadOwnerAndWhenItLetsGo) {
   Transcript t;
   Object* five = t.owner.Receive({kThird, 5}, 1);
