@@ -17,10 +17,12 @@ constexpr uint64_t kCrowdedNs = 1'000'000;
 // What a task costs its worker besides its body.
 constexpr uint32_t kOverheadNs = 300;
 
+// By itself or inside another argument, such as a list of references; what is pending or borrowed there is not known.
 bool TakesStored(const Task* task) {
+  const auto is_stored = [](const Object* object) { return object->value.kind() == ValueKind::kStored; };
   const auto* dependencies = task->dependencies.get();
-  return std::any_of(dependencies, dependencies + task->num_dependencies,
-                     [](const Object* object) { return object->value.kind() == ValueKind::kStored; });
+  return std::any_of(dependencies, dependencies + task->num_dependencies, is_stored) ||
+         (task->contained && std::any_of(task->contained->begin(), task->contained->end(), is_stored));
 }
 
 }  // namespace
@@ -134,7 +136,7 @@ void Owner::Enqueue(Task* task, bool at_front) {
   task->state = TaskState::kReady;
   task->shape = task->num_dependencies > 0 ? ShapeFor(task) : task->what->shape;
   Shape& shape = shapes_[task->shape];
-  shape.ready.Add(task, task->num_dependencies > 0 && TakesStored(task), at_front);
+  shape.ready.Add(task, TakesStored(task), at_front);
   MarkDirty(task->shape);
 }
 

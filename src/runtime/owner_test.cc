@@ -640,6 +640,26 @@ TEST(ReadyList, AnEndlessStreamOfConsumersLetsTheRestThrough) {
   EXPECT_EQ(list.PopFront(), &consumers[next - 2]);
 }
 
+TEST(Owner, ATaskThatTakesAStoredValueInAContainerIsAConsumer) {
+  Transcript t;
+  Object* made = t.Submit("make");
+  t.Grant(kWorker, 7);
+  t.Actions();
+  ReplyStored(t, kWorker, "make", {{kWorker.value}, 64, 100'000, 3});
+  t.owner.max_pushed = 1;
+  Object* small = t.Put("small");
+  std::vector<Object*> all{made, small, t.Submit("first")};
+  all.push_back(t.Submit("other", {}, {small}));
+  all.push_back(t.Submit("whole", {}, {small, made}));
+  all.push_back(t.Submit("itself", {made}));
+  for (const char* name : {"first", "whole", "itself", "other"}) {
+    std::string actions = t.Actions();
+    EXPECT_NE(actions.find("push " + std::string(name) + " to 2"), std::string::npos) << actions;
+    t.Reply(kWorker, name);
+  }
+  for (Object* object : all) t.Drop(object);
+}
+
 TEST(Owner, SaysWhatItHasOfADeadOwnerAndWhenItLetsGo) {
   Transcript t;
   Object* five = t.owner.Receive({kThird, 5}, 1);

@@ -110,6 +110,37 @@ def test_a_full_store_makes_few_workers(bodies):
     assert bodies.workers() <= 3 * CPUS
 
 
+def test_values_in_containers_are_read_before_more_are_made(tmp_path):
+    path = str(tmp_path / "order")
+    with weft.init(num_cpus=1):
+
+        @weft.remote
+        def make():
+            return np.zeros(100_000)
+
+        @weft.remote
+        def note(name, values):
+            with open(path, "a") as file:
+                file.write(name)
+            return len(values)
+
+        @weft.remote
+        def block():
+            wait_until(lambda: os.path.exists(path), seconds=60)
+
+        made = make.remote()
+        weft.wait([made])
+        blocked = block.remote()
+        rest = [note.remote("r", [i]) for i in range(300)]
+        readers = [note.remote("c", [i, made]) for i in range(3)]
+        open(path, "w").close()
+        weft.get([blocked, *rest, *readers])
+    with open(path) as file:
+        order = file.read()
+    # Up to 256 may have been on their way to the worker before.
+    assert order.index("c") <= 256 and order.rindex("c") < 290, order
+
+
 def test_a_lent_cpu_is_given_back(bodies, tmp_path):
     """A task that goes on takes its CPU back: whoever borrowed it stops after the task it is at, though it has more."""
     go_on = str(tmp_path / "go on")
