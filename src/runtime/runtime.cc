@@ -331,7 +331,8 @@ Result<StoreRoom> Runtime::Allocate(uint64_t size, ObjectId id, Populate populat
   DrainDrops();
   Perform();
   if (stopped()) return Error{ErrorKind::kGone, "the session has ended"};
-  if (!segment_announced_) {
+  const bool announces = !segment_announced_;
+  if (announces) {
     auto fd = writer_.Create(welcome_.process, SegmentSizeFor(welcome_.object_store_bytes));
     if (!fd) return fd.error();
     segment_announced_ = true;
@@ -347,6 +348,7 @@ Result<StoreRoom> Runtime::Allocate(uint64_t size, ObjectId id, Populate populat
     }
   }
   lock.unlock();
+  if (announces) Flush();  // it may have waited and lent its CPU, which is in use again
   for (;;) {
     uint64_t missing = 0;
     // What an object that is put will be called is known when it is sealed; the body of a function is none.

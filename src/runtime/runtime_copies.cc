@@ -96,10 +96,12 @@ Result<ValueView> Runtime::ReadElsewhere(Object* object) {
   Location place;
   {
     std::unique_lock lock(mutex_);
-    if (!object->settled()) {
+    while (!object->settled()) {  // again, if it was lost before we had the lock back
       // It may be being made again, which takes a CPU.
       Waiting waiting{.objects = {&object, 1}, .wanted = 1};
       auto outcome = WaitForEach(lock, waiting, true, false);
+      NotifyPeers(lock);  // that the CPU which was lent is in use again
+      lock.lock();
       if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
       if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};
     }
