@@ -532,10 +532,11 @@ int Stop(const Arguments& arguments) {
     // The name says who it is; the kernel says who it really is.
     const pid_t pid = node.daemon;
     if (node.listener != pid) continue;
-    // Tells its end also where nobody waits for orphans, as in some containers.
+    // Tells its end also where nobody waits for orphans, as in some containers; and if it ends by itself meanwhile,
+    // nobody else who gets its number is sent the signals.
     UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    if (!process || ::kill(pid, SIGTERM) != 0) continue;
-    ::kill(pid, SIGCONT);  // one that stands still is to end, too
+    if (!process || ::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0) continue;
+    ::syscall(SYS_pidfd_send_signal, process.get(), SIGCONT, nullptr, 0);  // one that stands still is to end, too
     pollfd ended{process.get(), POLLIN, 0};
     if (::poll(&ended, 1, kStopWaitMs) != 1) {
       std::fprintf(stderr, "weft stop: the node daemon %d does not end\n", pid);
