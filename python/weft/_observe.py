@@ -13,7 +13,7 @@ from . import _core
 __all__ = ["EVENTS", "NODES", "OUTPUT", "STATE", "Session", "observe", "observe_all", "own_session", "sessions"]
 
 EVENTS, OUTPUT, STATE, NODES = 1, 2, 4, 8  # bits of ObserveWhat (src/wire/messages.h)
-_PATIENCE = 1.0  # seconds; a daemon answers in microseconds, unless it stands still (kAnswerNs, runtime/observation.h)
+_PATIENCE = 1.0  # seconds; a daemon answers in microseconds, unless it is stopped (kAnswerNs, runtime/observation.h)
 
 # EventKind and EventOutcome of src/events/event_log.h.
 RAN, SUBMITTED, DEPENDS, RETURNS = 1, 2, 3, 4
@@ -45,7 +45,7 @@ class Event(NamedTuple):
 
 
 def sessions(uid: Optional[int] = None) -> list:
-    """The sessions of this user on this machine, the newest last; also those that stand still.
+    """The sessions of this user on this machine, the newest last; also those that are stopped.
 
     Only root can ask those of another user.
     """

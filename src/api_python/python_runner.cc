@@ -387,7 +387,7 @@ void PythonRunner::ServeCalls() {
     // Whoever had the GIL may not be back soon.
     executor_->WakeOwed();
     for (;;) {
-      // Also before the last one, which may block and then leaves no seeker who would take what may run since a call
+      // Also before the last one, which may block and then leaves no seeker that would take what may run since a call
       // ended.
       if (pool_queue_.size() <= 1) executor_->TakeMore();
       if (pool_queue_.size() > 1 && NeedSeeker()) continue;

@@ -536,7 +536,7 @@ int Stop(const Arguments& arguments) {
     // nobody else who gets its number is sent the signals.
     UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     if (!process || ::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0) continue;
-    ::syscall(SYS_pidfd_send_signal, process.get(), SIGCONT, nullptr, 0);  // one that stands still is to end, too
+    ::syscall(SYS_pidfd_send_signal, process.get(), SIGCONT, nullptr, 0);  // one that is stopped is to end, too
     pollfd ended{process.get(), POLLIN, 0};
     if (::poll(&ended, 1, kStopWaitMs) != 1) {
       std::fprintf(stderr, "weft stop: the node daemon %d does not end\n", pid);

@@ -62,7 +62,7 @@ int RunNode() {
   // Out of the driver's terminal session: a Ctrl-C there is the driver's to answer.
   ::setsid();
   ::prctl(PR_SET_NAME, "weft-node");
-  // When the driver has ended we see the end of its socket, unless we stand still: then the kernel wakes us. Not
+  // When the driver has ended we see the end of its socket, unless we are stopped: then the kernel wakes us. Not
   // SIGKILL: it would come also when only the thread that called init ends, and nobody would end what our workers have
   // started.
   ::prctl(PR_SET_PDEATHSIG, SIGCONT);

@@ -1,4 +1,5 @@
-// NodeDaemon: objects of dead owners. Finds them, asks who has references to them, and frees them when nobody has.
+// NodeDaemon: objects of dead owners. Finds them, asks every process for its references to them, and frees them when
+// none has any.
 //
 // What if a process dies here, step by step in the life of a stored object:
 //

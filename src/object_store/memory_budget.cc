@@ -112,8 +112,8 @@ void MemoryBudget::GrantWhatFits(std::vector<Action>& out) {
 }
 
 // Everybody but the first in the queue is asked: that one has already given up what it had idle, and gives back by
-// itself what is freed in its own segment meanwhile (Runtime::Handle). Reservations do not tell who has idle pages, so
-// each is asked for all that is missing; what comes back too much is granted to the next.
+// itself what is freed in its own segment meanwhile (Runtime::Handle). Reservations do not tell which process has idle
+// pages, so each is asked for all that is missing; what comes back too much is granted to the next.
 void MemoryBudget::AskOthers(int64_t now_ns, std::vector<Action>& out) {
   asked_at_ns_ = now_ns;
   uint64_t wanted = 0;

@@ -173,9 +173,10 @@ size_t OrphanTable::orphan_count() const {
 void OrphanTable::CheckInvariants() const {
   for (const auto& [id, owner] : owners_) {
     for (ProcessId holder : owner.asked) WEFT_CHECK(living_.contains(holder), "the dead are asked nothing");
-    for (ProcessId holder : owner.unanswered) WEFT_CHECK(owner.asked.contains(holder), "who owes an answer was asked");
+    for (ProcessId holder : owner.unanswered)
+      WEFT_CHECK(owner.asked.contains(holder), "a process that owes an answer was asked");
     for (const auto& [index, holders] : owner.holders) {
-      WEFT_CHECK(!holders.empty(), "who holds nothing is no holder");
+      WEFT_CHECK(!holders.empty(), "a process that holds nothing is no holder");
       for (ProcessId holder : holders) WEFT_CHECK(living_.contains(holder), "the dead hold nothing");
     }
     for (const auto& [index, locations] : owner.orphans) {

@@ -118,13 +118,14 @@ class OrphanTable {
   void AskAll(ProcessId id, Owner& owner, bool nodes, std::vector<Action>& out);
   static void TakeUnheld(Owner& owner, uint64_t index, std::vector<Location>& freed);
   static void LetGo(Owner& owner, uint64_t index, ProcessId holder);
-  // Frees what may be freed, answers those who can be answered, and forgets an owner of whom nothing is left to know.
+  // Frees what may be freed, answers the processes that can be answered, and forgets an owner of which nothing is left
+  // to know.
   void Consider(std::map<ProcessId, Owner>::iterator owner, std::vector<Action>& out);
   void ConsiderIndexes(std::map<ProcessId, Owner>::iterator owner, const std::vector<uint64_t>& indexes,
                        std::vector<Action>& out);
   void ForgetIfDone(std::map<ProcessId, Owner>::iterator owner);
 
-  std::set<ProcessId> living_;  // who can hold something
+  std::set<ProcessId> living_;  // processes that can hold something
   std::map<ProcessId, Owner> owners_;
 };
 

@@ -22,7 +22,7 @@ std::string ObserverSocketName(uid_t uid, pid_t daemon);
 std::string NodeSocketName(uid_t uid, pid_t daemon, const std::string& cluster, uint32_t number);
 
 // Node daemons of the user, by pid, that listen for observers now, in this network namespace: of private sessions and
-// of nodes. Does not wait for any: they may stand still.
+// of nodes. Does not wait for any: they may be stopped.
 std::vector<pid_t> FindObserverSockets(uid_t uid);
 
 struct NodeSocket {

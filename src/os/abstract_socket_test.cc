@@ -133,7 +133,7 @@ TEST(AbstractSocketTest, WhatStrangersListenOnIsNotThere) {
     });
   };
   const pid_t self = ::getpid();
-  // It says that it is us, and one of its listeners cannot be asked who it is.
+  // It says that it is us, and one of its listeners cannot be asked for its name.
   const std::string crowded = NodeSocketName(0, self, "10.1.1.1:1", 1);
   Stranger stranger({ObserverSocketName(0, self), NodeSocketName(0, self, "10.1.1.2:1", 1), crowded});
   auto ours = ListenAbstract(NodeSocketName(0, self, "10.1.1.3:1", 1));

@@ -9,7 +9,7 @@
 
 namespace weft::core {
 
-// Whether it stands still: by SIGSTOP, or in the hands of a debugger.
+// Whether it is stopped: by SIGSTOP, or in the hands of a debugger.
 bool IsStopped(pid_t process);
 
 // Whether it runs with this effective user and has the socket with this inode open.

@@ -74,8 +74,8 @@ uint64_t NextPopulated(int fd, uint64_t offset, uint64_t end);
 // Reads or writes exactly so many bytes without mapping them (reading a hole through a mapping would create its page).
 Status ReadShared(int fd, uint64_t offset, void* out, uint64_t size);
 Status WriteShared(int fd, uint64_t offset, const void* bytes, uint64_t size);
-// Replaces the eight bytes there by `desired` if they are `expected`, in one step for everybody who has them mapped.
-// False if they are not. The file must be sealed against shrinking.
+// Replaces the eight bytes there by `desired` if they are `expected`, in one step for every process that has them
+// mapped. False if they are not. The file must be sealed against shrinking.
 bool ReplaceShared(int fd, uint64_t offset, uint64_t expected, uint64_t desired);
 
 }  // namespace weft::core

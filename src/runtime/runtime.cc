@@ -28,7 +28,7 @@ constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr int64_t kDropWakeNs = 20 * kMillisecondNs;
 // The daemon ends a session well within this; if it does not, it is killed.
 constexpr int64_t kLeaveNs = 3'000 * kMillisecondNs;
-// How long the daemon of a node may take to answer a driver, if it does not stand still: it may wait for a slow disk.
+// How long the daemon of a node may take to answer a driver, if it is not stopped: it may wait for a slow disk.
 constexpr int64_t kWelcomeNs = 10'000 * kMillisecondNs;
 
 std::atomic<bool> g_forked{false};
@@ -90,7 +90,7 @@ Status Runtime::ConnectToNode(const std::string& address) {
     return (wanted != "auto" && !NamesSameCluster(wanted, node.cluster)) ||
            (chosen != nullptr && std::to_string(node.daemon) != chosen);
   });
-  // Of several nodes on one machine, one that stands still is the last choice.
+  // Of several nodes on one machine, one that is stopped is the last choice.
   std::stable_partition(nodes.begin(), nodes.end(), [](const NodeSocket& node) { return !IsStopped(node.listener); });
   const int64_t deadline_ns = NowNs() + kAnswerNs;
   for (const NodeSocket& node : nodes) {
@@ -190,7 +190,7 @@ void Runtime::Stop() {
     }
     stopped_.store(true, std::memory_order_release);
   }
-  if (daemon_pid_ > 0) ::kill(daemon_pid_, SIGCONT);  // if it stands still: it is to end the session, in order
+  if (daemon_pid_ > 0) ::kill(daemon_pid_, SIGCONT);  // if it is stopped: it is to end the session, in order
   if (running) {
     Flush();
     {

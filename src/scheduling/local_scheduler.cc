@@ -540,7 +540,7 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
   }
   next_wakeup_ns_ = INT64_MAX;
   const bool over_committed = IsOverCommitted();
-  demand = demand || over_committed;  // somebody who took a CPU back may be waiting again
+  demand = demand || over_committed;  // a task that took a CPU back may be waiting again
   if (demand != demand_) {
     demand_ = demand;
     flags_known_ = false;

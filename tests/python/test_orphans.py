@@ -153,7 +153,7 @@ def test_what_a_dead_owner_had_in_the_segment_of_a_living_writer_is_freed(small_
 
 
 def test_a_late_receiver_never_sees_other_bytes(no_session, tmp_path, gate):
-    """It is given an orphan that was freed meanwhile, in the segment of a writer that stands still."""
+    """It is given an orphan that was freed meanwhile, in the segment of a writer that is stopped."""
     weft.init(num_cpus=2, object_store_memory=STORE)
 
     @weft.remote(num_cpus=0)
@@ -215,7 +215,7 @@ def test_a_late_receiver_never_sees_other_bytes(no_session, tmp_path, gate):
 
 
 def test_results_that_a_dead_worker_never_replied_are_freed(small_store, tmp_path):
-    """A caller that stands still reads no replies. Its actor seals a result, cannot reply, and is killed there."""
+    """A caller that is stopped reads no replies. Its actor seals a result, cannot reply, and is killed there."""
 
     @weft.remote
     class Maker:

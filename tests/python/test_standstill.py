@@ -1,6 +1,6 @@
-"""Node daemons that stand still, and other users who listen in the place of one.
+"""Node daemons that are stopped, and other users that listen in the place of one.
 
-Nobody who looks for sessions waits for either, and of a driver that is killed meanwhile nothing is left.
+A command that looks for sessions waits for neither, and of a driver that is killed meanwhile nothing is left.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ def states_of(pid: int) -> set:
 def stop(*pids: int) -> None:
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
-    wait_until(lambda: all(states_of(pid) == {"T"} for pid in pids), what="all stand still")
+    wait_until(lambda: all(states_of(pid) == {"T"} for pid in pids), what="all are stopped")
 
 
 def fill_backlog(name: str) -> list:
-    """Connections to somebody who does not accept, until there is no room for one more."""
+    """Connections to a listener that does not accept, until there is no room for one more."""
     connections = []
     while True:
         connection = socket.socket(socket.AF_UNIX)
@@ -63,7 +63,7 @@ def fill_backlog(name: str) -> list:
 
 @pytest.fixture
 def frozen(no_session):
-    """The node daemons of two sessions that stand still and take no connections; this process has an older session."""
+    """The node daemons of two sessions that are stopped and take no connections; this process has an older session."""
     weft.init(num_cpus=2)
     program = """
         import time, weft
@@ -100,7 +100,7 @@ def measured(arguments: list) -> tuple:
 
 def command(*arguments, limit=SECONDS):
     """`weft ...`, its result and the seconds that it took beyond the start of a Python that imports weft: the least of
-    three if a busy machine needs them, as nobody else lets go of those who stand still."""
+    three if a busy machine needs them, as nobody else lets go of those that are stopped."""
     result, took = measured(arguments)
     for _ in range(2):
         if took >= limit:
@@ -292,7 +292,7 @@ def join_by_cpp(limit):
     raise AssertionError((said, took))
 
 def squat(*names, accepts=True):
-    '''Somebody else who listens: and accepts but never answers, or has no room for anybody.'''
+    '''Another listener: it accepts but never answers, or has no room for anybody.'''
     program = f"import os, socket, sys, time; sys.path.insert(0, {TESTS!r}); os.setgid(65534); os.setuid(65534)" + '''
 listeners = []
 for name in sys.argv[2:]:
@@ -436,7 +436,7 @@ def test_other_users_who_listen_under_our_names(tmp_path, accepts):
             result.stderr,
         )
         assert "no cluster node of yours runs here" in run("stop")
-        # Those who begin a session now find their name taken.
+        # Sessions that begin now find their name taken.
         head = start("--head", "--port=0")
         assert f"weft-session-0-{head['pid']}" in sessions
         said = join(2)
