@@ -42,6 +42,7 @@ _FROM_CPP = "it is an exception of C++"  # as src/api_cpp/cpp_runner.cc says why
 _MAX_TEXT = 20_000  # characters of the traceback, and of the message
 _MAX_BODY = 40_000  # bytes of the pickled exception; of a larger one only the text of its large parts is sent
 _MAX_PART = 2_000  # characters of the text of such a part
+_MAX_SHOWN = 4_000  # characters of the traceback inside the message of an error that was caused by an exception
 _INTERNAL = "_weft_packed"
 
 
@@ -158,10 +159,15 @@ def _format(exc: BaseException) -> str:
         text = "".join(formatted.format())
     except Exception as error:
         text = f"{_full_name(type(exc))}: {_str(exc)}\n(its traceback could not be formatted: {type(error).__name__})\n"
-    if len(text) > _MAX_TEXT:
-        half = _MAX_TEXT // 2
-        text = f"{text[:half]}\n... {len(text) - _MAX_TEXT} characters left out ...\n{text[-half:]}"
-    return text
+    return _shortened(text, _MAX_TEXT)
+
+
+def _shortened(text: str, limit: int) -> str:
+    """The text with about `limit` characters: of a longer one its middle is left out."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - limit} characters left out ...\n{text[-half:]}"
 
 
 def _drop_own_frames(formatted, seen: set) -> None:
@@ -423,7 +429,9 @@ def system_error(kind: str, message: str, cause: bytes = b"") -> BaseException:
     if not cause:
         return cls(message)
     packed = _loads(cause)
-    error = cls(f"{message}. The exception: {packed.type_name}: {packed.message[:_MAX_PART]}")
+    message = f"{message}. The exception: {packed.type_name}: {packed.message[:_MAX_PART]}"
+    trace = _shortened(packed.text.strip(), _MAX_SHOWN)
+    error = cls(f"{message}\n{trace}" if trace else message)
     _set(error, "__cause__", task_error(cause))
     return error
 

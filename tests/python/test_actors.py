@@ -490,8 +490,25 @@ def test_a_constructor_that_raises():
         assert isinstance(cause, weft.TaskError)
         assert "in the constructor" in str(cause)
         assert "__init__" in cause.remote_traceback
-        assert "Raiser" in str(caught.value)
-        assert "Trouble: in the constructor" in str(caught.value)
+        said = str(caught.value)
+        assert "Raiser" in said and "Trouble: in the constructor" in said, said
+        assert "in __init__" in said and 'raise Trouble("in the constructor")' in said, said
+
+
+def test_a_constructor_that_raises_with_much_to_say():
+    """The message has the beginning and the end of the traceback, the cause has all that travels."""
+
+    @weft.remote
+    class Talker:
+        def __init__(self):
+            raise Trouble("first " + 100_000 * "x" + " last")
+
+    with pytest.raises(weft.ActorDiedError) as caught:
+        weft.get(Talker.remote().__weft_ready__.remote(), timeout=30)
+    said = str(caught.value)
+    assert "Trouble: first" in said and "in __init__" in said and said.endswith(" last"), said
+    assert "characters left out" in said and len(said) < 8_000, len(said)
+    assert len(caught.value.__cause__.remote_traceback) > 15_000
 
 
 @weft.remote
@@ -508,6 +525,7 @@ def test_a_constructor_that_raises_as_others_see_it():
     for _ in range(2):
         text, cause, trace = weft.get(why_dead.remote(raiser, "work"), timeout=30)
         assert "the constructor of actor Raiser" in text and "Trouble: in the constructor" in text, text
+        assert "in __init__" in text, text
         assert cause == "Trouble" and "__init__" in trace
 
 
