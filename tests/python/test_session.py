@@ -377,6 +377,14 @@ def test_ctrl_c_in_wait_can_be_survived(ctrl_c):
     )
 
 
+def test_ctrl_c_is_tested_also_where_sigint_is_ignored():
+    """As under nohup: a child of such a process ignores it, too, unless the fixture says otherwise."""
+    test = f"{__file__}::{test_ctrl_c_in_wait_can_be_survived.__name__}"
+    pytest_alone = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    driver = run_driver("", command=["sh", "-c", """trap '' INT; exec "$@\"""", "sh", *pytest_alone])
+    assert "1 passed" in driver.stdout, driver.stdout
+
+
 def test_sigterm_ends_everything():
     driver = Driver(RUNNING + "weft.get(ref)")
     driver.wait_for_line("ready")
