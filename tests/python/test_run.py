@@ -29,6 +29,25 @@ def plain_python(*arguments, **options):
     return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True, timeout=60, **options)
 
 
+def test_the_first_worker_has_cloudpickle_before_its_first_task(tmp_path):
+    """Else a program's first tasks, which it may measure, would wait for the import."""
+    script = write(
+        tmp_path / "program.py",
+        """
+        import ray
+
+        @ray.remote
+        def first():
+            import sys
+            return "cloudpickle" in sys.modules
+
+        ray.init(num_cpus=1)
+        print(ray.get(first.remote()))
+        """,
+    )
+    assert weft_run(script).stdout == "True\n"
+
+
 def test_import_ray_gives_weft_in_driver_and_workers(tmp_path):
     script = write(
         tmp_path / "program.py",
