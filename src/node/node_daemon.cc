@@ -440,7 +440,10 @@ void NodeDaemon::Handle(Process&, Unblocked&) { RereadBlockedFlags(); }
 bool NodeDaemon::NothingRuns() const {
   return std::none_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
     const auto& [id, process] = entry;
-    return process->doorbell && scheduler_->IsLeased(id) && process->doorbell->blocked().load() == BlockedState::kNot;
+    if (!process->doorbell || !scheduler_->IsLeased(id)) return false;
+    // An actor without calls, or a lease that has run out of tasks, runs nothing.
+    return process->doorbell->blocked().load() == BlockedState::kNot &&
+           process->doorbell->waiter_state() != WaiterState::kAsleepIdle;
   });
 }
 

@@ -209,7 +209,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   // Workers that have resumed take their lent CPUs back before anything is decided.
   void RereadBlockedFlags();
   void TakeLoan(Process& process);
-  bool NothingRuns() const;  // every leased worker waits
+  bool NothingRuns() const;  // every leased worker waits, or has nothing to do
   bool OpenChannel(Process& submitter, Process& worker);
   void EndLease(ProcessId holder, LeaseId lease);
   // Before it is told of one.

@@ -110,6 +110,36 @@ def test_a_full_store_makes_few_workers(bodies):
     assert bodies.workers() <= 3 * CPUS
 
 
+def test_a_full_store_is_emptied_beside_an_idle_actor(bodies):
+    """Also if what was lent first went to tasks that wait for room too: an actor without calls runs nothing, so the tasks
+    that take the values get a CPU before anybody is told that the store is full."""
+    with weft.init(num_cpus=1, object_store_memory=50_000_000):
+
+        @weft.remote
+        class Idle:
+            def ping(self):
+                return 1
+
+        @weft.remote(max_retries=0)
+        def make(i):
+            with bodies:
+                pass
+            return np.full(20_000_000, i, dtype=np.uint8)
+
+        @weft.remote
+        def first(array):
+            return int(array[0])
+
+        actor = Idle.remote()
+        assert weft.get(actor.ping.remote()) == 1
+        made = [make.remote(i) for i in range(4)]  # two fit, one lends, and one has what was lent
+        wait_until(lambda: len(bodies.records()) == 8, what="all wait for room")
+        read = [first.remote(ref) for ref in made]
+        del made
+        assert weft.get(read, timeout=60) == list(range(4))
+        del actor
+
+
 def test_values_in_containers_are_read_before_more_are_made(tmp_path):
     path = str(tmp_path / "order")
     with weft.init(num_cpus=1):
