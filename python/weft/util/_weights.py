@@ -168,16 +168,19 @@ class _Keras(Weights):
 
 class _Tree(Weights):
     """Arrays in dictionaries, lists and tuples, by path: `layer/0/kernel`. Dictionaries and lists keep their identity,
-    and NumPy arrays that can be written to are written to."""
+    and NumPy arrays that can be written to are written to; a tree with classes of JAX's is made anew."""
 
     def __init__(self, model):
         super().__init__(model)
         self._read()  # says at once what is no array
 
     def _leaves(self) -> list:
+        self._shape = None
         if isinstance(self.model, (dict, list, tuple)):
-            return list(_walk(self.model, ()))
-        jax = sys.modules["jax"]  # a class registered as pytree, or one array
+            leaves = list(_walk(self.model, ()))
+            if "jax" not in sys.modules or all(_is_array(leaf) for _, leaf in leaves):
+                return leaves
+        jax = sys.modules["jax"]  # one array, or classes registered as pytrees, at the top or below
         keyed, self._shape = jax.tree_util.tree_flatten_with_path(self.model)
         return [("/".join(map(_key, path)) or "value", leaf) for path, leaf in keyed]
 
@@ -186,21 +189,26 @@ class _Tree(Weights):
 
         named: dict = {}
         for name, leaf in self._leaves():
-            if isinstance(leaf, (bool, int, float, complex)):
-                leaf = numpy.asarray(leaf)
-            if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype") or leaf.dtype == object:
+            if not _is_array(leaf):
                 raise TypeError(f"the weight {name!r} is no array, but {type(leaf).__name__}")
             if name in named:
                 raise ValueError(f"two weights have the name {name!r}; use other keys")
-            named[name] = leaf
+            named[name] = leaf if hasattr(leaf, "shape") else numpy.asarray(leaf)
         return named
 
     def _write(self, arrays: dict) -> None:
-        if isinstance(self.model, (dict, list, tuple)):
+        leaves = self._leaves()
+        if self._shape is None:
             self.model = _replace(self.model, (), arrays)
             return
-        leaves = [_renew(leaf, arrays[name]) if name in arrays else leaf for name, leaf in self._leaves()]
+        leaves = [_renew(leaf, arrays[name]) if name in arrays else leaf for name, leaf in leaves]
         self.model = sys.modules["jax"].tree_util.tree_unflatten(self._shape, leaves)
+
+
+def _is_array(leaf) -> bool:
+    if isinstance(leaf, (bool, int, float, complex)):
+        return True
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and leaf.dtype != object
 
 
 def _key(step) -> str:

@@ -1,4 +1,4 @@
-"""weft.util.weights of Keras models and, where JAX is installed, of its trees."""
+"""weft.util.weights of Keras models and of JAX's trees."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ def model(kind=keras):
 
 
 def kinds():
-    tf_keras = pytest.importorskip("tf_keras")
+    import tf_keras
+
     return {"keras": keras, "tf_keras": tf_keras}
 
 
@@ -73,7 +74,8 @@ def test_averaging_between_actors(no_session):
 
 
 def test_jax_trees():
-    jax = pytest.importorskip("jax")
+    import jax  # here, because weights takes more for a tree once it is imported
+
     own = weights({"dense": {"kernel": jax.numpy.ones((2, 2)), "bias": jax.numpy.zeros(2)}})
     tree = own.model
     own.set_flat(np.arange(6))
@@ -95,3 +97,8 @@ def test_jax_trees():
     own = weights(Layer(jax.numpy.zeros(3)))
     own.set_weights({"kernel": [1, 2, 3]})
     assert isinstance(own.model, Layer) and own.model.kernel.tolist() == [1, 2, 3]
+
+    own = weights({"first": Layer(jax.numpy.zeros(2)), "rest": [jax.numpy.zeros(1)]})  # a class inside of a dictionary
+    assert own.shapes == {"first/kernel": (2,), "rest/0": (1,)}
+    own.set_flat(np.array([4, 5, 6]))
+    assert own.model["first"].kernel.tolist() == [4, 5] and own.model["rest"][0].tolist() == [6]
