@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -73,6 +75,58 @@ def test_a_step_waits_for_every_worker():
     assert list(server.pull()["x"]) == [0, 0, 0]
     server.push({"x": np.full(3, 4.0)}, worker=1, timeout=30)
     assert list(server.pull()["x"]) == [-3, -3, -3]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_long_step_is_told_of_once(shards, tmp_path):
+    """Nobody may wait in silence for a worker that has died: one line names it, whoever waits."""
+    driver = run_driver(
+        f"""
+        import os, signal, time
+        import numpy as np, weft
+        from weft.util import ParameterServer
+
+        @weft.remote(num_cpus=0, max_retries=0)
+        def push(server, worker, pid_file=None):
+            server.pull()
+            if pid_file is not None:
+                with open(pid_file, "w") as file:
+                    file.write(str(os.getpid()))
+                time.sleep(600)
+            server.push({{"x": np.ones(2), "y": np.ones(2)}}, worker=worker)
+
+        weft.init(num_cpus=1)
+        server = ParameterServer({{"x": np.zeros(2), "y": np.zeros(2)}}, shards={shards}, workers=4, rate=1.0)
+        dies = push.remote(server, 3, {str(tmp_path / "pid")!r})
+        waiting = [push.remote(server, worker) for worker in range(2)]
+        deadline = time.monotonic() + 30
+        while not (os.path.exists({str(tmp_path / "pid")!r}) and open({str(tmp_path / "pid")!r}).read()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(int(open({str(tmp_path / "pid")!r}).read()), signal.SIGKILL)
+        assert weft.wait(waiting, num_returns=2, timeout=2)[0] == []
+        waiting.append(push.remote(server, 2))
+        assert weft.wait(waiting, num_returns=3, timeout=1)[0] == []
+        weft.get([push.remote(server, 3), *waiting], timeout=30)
+        assert list(server.pull()["x"]) == [-1, -1]
+        """,
+        env={"WEFT_LONG_WAIT_SECONDS": "0.5"},
+    )
+    told = [line for line in driver.stderr.splitlines() if "this step of a ParameterServer waits" in line]
+    assert 1 <= len(told) <= shards, driver.stderr  # of two workers that ask at once, each may tell of one shard
+    assert re.search(r"gradients from workers [12, ]*3\. What has ended must be started again, with the same", told[0])
+
+
+def test_a_timeout_of_an_asynchronous_server():
+    def slow(name, weights, gradient):
+        time.sleep(0.5)
+        weights -= gradient
+
+    server = ParameterServer({"x": np.zeros(1)}, update=slow)
+    server.pull()
+    with pytest.raises(weft.GetTimeoutError, match="not applied after 0.05 s; they count all the same"):
+        server.push({"x": np.ones(1)}, timeout=0.05)
+    assert server.pull()["x"] == -1
 
 
 def test_a_worker_counts_once_per_step():

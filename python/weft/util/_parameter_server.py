@@ -96,7 +96,9 @@ class ParameterServer:
 
         worker: with `workers`, which of them this is, from 0. One that is started in place of another takes its number:
             what the first one has pushed for this step counts once.
-        timeout: seconds to wait for the other workers; then GetTimeoutError. The gradients count all the same.
+        timeout: seconds to wait for the other workers; then GetTimeoutError. The gradients count all the same. Without
+            it a push waits on; a step that lasts longer than WEFT_LONG_WAIT_SECONDS is told of once, with the workers
+            that it waits for.
         """
         import weft
 
@@ -123,14 +125,35 @@ class ParameterServer:
             for shard, version, block in zip(self._shards, self._versions, blocks)
             if oldest is None or version == oldest
         }
-        _, late = weft.wait(list(pushed), num_returns=len(pushed), timeout=timeout)
-        if late:
-            missing = weft.get(pushed[late[0]].missing.remote())
+        late = [pushed[ref] for ref in self._wait(pushed, timeout, oldest)]
+        if late and oldest is None:
+            raise weft.GetTimeoutError(f"the gradients were not applied after {timeout:g} s; they count all the same")
+        missing = _missing(late, oldest)
+        if missing:
             raise weft.GetTimeoutError(
-                f"the step was not complete after {timeout:g} s: no gradients from worker "
-                f"{', '.join(map(str, missing))}; start what has ended again, with the same worker="
+                f"the step was not complete after {timeout:g} s: no gradients from {missing}; start what has ended "
+                "again, with the same worker="
             )
         weft.get(list(pushed))
+
+    def _wait(self, pushed: dict, timeout: Optional[float], version: Optional[int]) -> list:
+        """The pushes that are not done in time. A long step is told of once, by one of the workers that wait for it."""
+        import weft
+        from weft import _explain
+
+        # A little less, so that the line with the worker comes before the one that every long wait has.
+        refs, patience = list(pushed), 0.9 * _explain.long_wait_seconds()
+        if version is not None and patience > 0 and (timeout is None or timeout > patience):
+            _, late = weft.wait(refs, num_returns=len(refs), timeout=patience)
+            missing = _missing([pushed[ref] for ref in late], version, tell=True)
+            if missing:
+                _explain.tell_of_long_wait(
+                    patience,
+                    f"this step of a ParameterServer waits for gradients from {missing}. What has ended must be "
+                    "started again, with the same worker=; push(timeout=...) raises an error instead of waiting",
+                )
+            timeout = None if timeout is None else timeout - patience
+        return weft.wait(refs, num_returns=len(refs), timeout=timeout)[1]
 
     def _check(self, gradients: Any) -> None:
         """Say what does not fit before anything is sent: half of a gradient must not be applied."""
@@ -247,6 +270,16 @@ def _checked_parameters(parameters) -> dict:
     return arrays
 
 
+def _missing(shards, version, tell=False) -> str:
+    """The workers whose gradients these shards wait for, as in "workers 1, 2"."""
+    import weft
+
+    numbers = sorted(
+        {number for each in weft.get([s.missing.remote(version, tell) for s in shards]) for number in each}
+    )
+    return f"worker{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}" if numbers else ""
+
+
 def _check_count(name, value) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"{name} must be an int, not {value!r}")
@@ -274,6 +307,7 @@ class _ParameterShard:
         self._sum: Any = None  # where they are added up
         self._pushed: set = set()  # the workers whose gradients are in it
         self._step: Any = None  # a future, done when the step is
+        self._told = -1  # the version whose step has been told of as a long one
 
     async def weights(self):
         if self._published is None:
@@ -301,7 +335,12 @@ class _ParameterShard:
                 self._make_step(step, [block] if self._held is None else [self._held, block])
         await asyncio.shield(step)
 
-    async def missing(self):
+    async def missing(self, version, tell=False):
+        """The workers that this step waits for; none once it is made. To the first that would tell of them only."""
+        if version != self._version or (tell and self._told == version):
+            return []
+        if tell:
+            self._told = version
         return [worker for worker in range(self._workers) if worker not in self._pushed]
 
     def _make_step(self, step, blocks):
