@@ -38,6 +38,7 @@ class Server:
 
 distribute = types.SimpleNamespace(Server=Server)
 train = types.SimpleNamespace(ClusterSpec=lambda spec: types.SimpleNamespace(as_dict=lambda: spec))
+compat = types.SimpleNamespace(v1=types.SimpleNamespace(ConfigProto=lambda **fields: fields))
 """
 
 PRELUDE = """
@@ -100,6 +101,8 @@ def test_a_cluster_serves_at_the_addresses_that_it_announces(program):
                 expected = ("worker", index, cluster.spec, cluster.target("worker", index), index == 0)
                 assert said[:5] == expected and said[6] == 7, said
             assert weft.get(cluster.run(told, 8, job="ps", index=1))[:2] == ("ps", 1)
+            assert cluster.config(timeout=2.5) == {"operation_timeout_in_ms": 2500}
+            assert "more than 0 seconds, but is 0" in str(raised(lambda: cluster.config(timeout=0)))
             print(cluster)
         until(lambda: not any(map(answers, addresses)))
         print(cluster, raised(lambda: cluster.run(told)))
@@ -149,13 +152,13 @@ def test_a_call_ends_when_a_ps_does(program):
         waiting = cluster.run(lambda task: threading.Event().wait())
         ps, worker = cluster.processes[1], cluster.processes[2]
         os.kill(ps.pid, signal.SIGKILL)
+        assert "ps 1" in str(raised(cluster.check))  # at once, though nobody has told this process yet
         calls = [*(lambda ref=ref: ref for ref in waiting), lambda: cluster.run(print, index=0)]
         for call in calls:  # the last one when that worker knows already
             error = raised(lambda: weft.get(call(), timeout=30))
             assert isinstance(error, TfClusterError), error
             assert f"ps 1 of the TensorFlow cluster, pid {ps.pid} at {ps.address}, has ended" in str(error), error
             assert "SIGKILL" in str(error) and "cluster.replace('ps', 1)" in str(error), error
-        assert "ps 1" in str(raised(cluster.check))
         cluster.replace("ps", 1)
         cluster.check()
         assert weft.get(cluster.run(lambda task: task.index), timeout=30) == [0, 1]

@@ -120,10 +120,7 @@ def tf_cluster(
         raise TypeError(f"chief and servers must be True or False, not {chief!r} and {servers!r}")
     if ps + workers + chief == 0:
         raise ValueError("a cluster needs a task: ps, workers and chief are all 0")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
-    if not timeout > 0:
-        raise ValueError(f"timeout must be more than 0 seconds, but is {timeout!r}")
+    _check_timeout(timeout)
     if not weft.is_initialized():
         weft.init()
     if _api._local_mode:
@@ -173,6 +170,18 @@ class TfCluster:
             raise TfClusterError(_NO_SERVER.format(job, index))
         return "grpc://" + self.spec[job][index]
 
+    def config(self, timeout: float = 30.0) -> Any:
+        """A tf.compat.v1.ConfigProto for sessions of this program on the cluster (in-graph replication).
+
+        timeout: seconds that each run may take, and the session's start and close. TensorFlow then raises
+            tf.errors.DeadlineExceededError, and check() says whether a process has ended. Without it such a session
+            waits for ever for a process that has.
+        """
+        _check_timeout(timeout)
+        import tensorflow as tf
+
+        return tf.compat.v1.ConfigProto(operation_timeout_in_ms=max(1, round(1000 * timeout)))
+
     def tf_config(self, job: str = "worker", index: int = 0) -> str:
         """The value of the environment variable TF_CONFIG of that task, which run's functions find set already."""
         self._check_task(job, index)
@@ -218,10 +227,21 @@ class TfCluster:
         return [self._processes[names[life]] for life in ended]
 
     def check(self) -> None:
-        """Raise TfClusterError if a process has ended that the others need."""
-        for process in self.dead():
-            if (process.job, process.index) in self._needed():
-                raise TfClusterError(_lost(process, self._end_of(process)))
+        """Raise TfClusterError if a process has ended that the others need. Asks each of them, so that a death that
+        TensorFlow has just met is found."""
+        import time
+
+        import weft
+
+        asked = {name: self._actors[name].answer.remote() for name in self._needed()}
+        deadline = time.monotonic() + _NOTICE_SECONDS
+        for name, answer in asked.items():
+            try:
+                weft.get(answer, timeout=max(0.0, deadline - time.monotonic()))
+            except weft.GetTimeoutError:
+                pass  # alive, as far as anybody knows: its interpreter may be held by TensorFlow
+            except weft.ActorError as error:
+                raise TfClusterError(_lost(self._processes[name], _reason(error))) from None
 
     def replace(self, job: str, index: int) -> None:
         """Start a task in a new process at the same address, where the others find it; end the old one if it lives.
@@ -343,15 +363,6 @@ class TfCluster:
             with contextlib.suppress(weft.ActorError):  # that one is dead, and may be replaced next
                 weft.get(actor.watch.remote(others))
 
-    def _end_of(self, process: TfProcess) -> str:
-        import weft
-
-        try:
-            weft.get(self._lives[process.job, process.index], timeout=0)
-        except WeftError as error:
-            return _reason(error)
-        return "its process has ended"
-
     def _check_task(self, job: str, index: int) -> None:
         if not self._counts:
             raise TfClusterError("this TensorFlow cluster has been shut down; make another one with tf_cluster")
@@ -421,6 +432,9 @@ class _TfServer:
                 f"{_named((self._job, self._index))} cannot serve at {self._spec[self._job][self._index]}: "
                 f"{error.message}. If another process has taken the port, make the cluster again"
             ) from None
+
+    async def answer(self):
+        pass
 
     async def stay(self):
         import asyncio
@@ -522,6 +536,13 @@ def _own_address() -> str:
 
     own = weft.get_runtime_context().get_node_id()
     return next((node["NodeManagerAddress"] for node in weft.nodes() if node["NodeID"] == own), "127.0.0.1")
+
+
+def _check_timeout(timeout: Any) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be a number of seconds, not {timeout!r}")
+    if not timeout > 0:
+        raise ValueError(f"timeout must be more than 0 seconds, but is {timeout!r}")
 
 
 def _checked_ports(ports: Any) -> Optional[list]:
