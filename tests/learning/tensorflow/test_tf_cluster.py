@@ -22,6 +22,7 @@ from weft.util import TfClusterError, tf_cluster
 
 tf = tf2.compat.v1
 
+SEEDS = Path(os.environ.get("WEFT_SEEDS") or Path(__file__).resolve().parents[4] / "shared" / "seeds")
 SECONDS = 240  # on a busy machine; nothing here waits that long if all is well
 TRUTH = [1.0, 2.0, 3.0]
 
@@ -86,17 +87,74 @@ def initialise(cluster):
     weft.get(cluster.run(train, 0, True, index=0), timeout=SECONDS)
 
 
+def seed_blocks() -> list:
+    """The programs of the page on parameter servers, as they are printed."""
+    found = sorted(SEEDS.glob("004_*.txt")) if SEEDS.is_dir() else []
+    if not found:
+        pytest.skip(f"the seeds are not there: {SEEDS}")
+    placement, sessions = re.findall(r"^```python\n(.*?)^```$", found[0].read_text(), re.M | re.S)
+    by_ps_tasks, by_cluster = placement.split("# or place worker\n")
+    return [by_ps_tasks, by_cluster, sessions]
+
+
+def filled_in(text, lacking, *values):
+    """The program with what it lacks, as often as there are values. docs/seeds.md lists these places."""
+    assert text.count(lacking) == len(values), f"{lacking!r} in {text}"
+    for value in values:
+        text = text.replace(lacking, value, 1)
+    return text
+
+
+def run_seed(source, **names) -> dict:
+    exec(compile(source, "the seed", "exec"), names)
+    return names
+
+
 def test_the_placement_of_the_seed():
-    with tf.Graph().as_default(), tf.device(tf.train.replica_device_setter(ps_tasks=3)):
-        w_0 = tf.Variable(tf.zeros([4, 3]))
-        b_0 = tf.Variable(tf.zeros([3]))
-        w_1 = tf.Variable(tf.zeros([3, 2]))
-        b_1 = tf.Variable(tf.zeros([2]))
-        input_data = tf.placeholder(tf.float32)
-        layer_0 = tf.matmul(input_data, w_0) + b_0
-        layer_1 = tf.matmul(layer_0, w_1) + b_1
-    assert [variable.device for variable in (w_0, b_0, w_1, b_1)] == [f"/job:ps/task:{i}" for i in (0, 1, 2, 0)]
-    assert [tensor.device for tensor in (input_data, layer_0, layer_1)] == ["/job:worker"] * 3
+    program, _, _ = seed_blocks()
+    program = filled_in(program, "tf.Variable(...)", *(f"tf.Variable(tf.zeros({s}))" for s in ([4, 3], 3, [3, 2], 2)))
+    with tf.Graph().as_default() as graph:
+        made = run_seed(program, tf=tf)
+        variables = [made.pop(name) for name in ("w_0", "b_0", "w_1", "b_1")]
+        assert [variable.device for variable in variables] == [f"/job:ps/task:{i}" for i in (0, 1, 2, 0)]
+        computed = [value for value in made.values() if isinstance(value, tf.Tensor)]
+        assert len(computed) == 3 and {tensor.device for tensor in computed} == {"/job:worker"}
+        # "only Variable ops are placed on ps tasks"
+        on_ps = {node.type for node in graph.get_operations() if "/job:ps" in node.device}
+        assert on_ps <= {"VarHandleOp", "VarIsInitializedOp", "AssignVariableOp", "ReadVariableOp", "VariableV2"}
+
+
+def test_the_worker_of_the_seed(cluster):
+    """Each worker runs it on its own server. task_idx is text in it."""
+    _, program, _ = seed_blocks()
+    program = filled_in(program, "clustercluster=", "cluster=")
+    model = "total = tf.get_variable('total', initializer=0.0); twice = 2 * total; update = total.assign_add(twice + 1)"
+    program = filled_in(program, "# build your model here as if you only were using a single machine", model)
+    steps = "total.initializer.run(); ended = [tf.get_default_session().run(update) for _ in range(3)]"
+    program = filled_in(program, "# train your model here", steps)
+
+    def run(task):
+        with tf.Graph().as_default():
+            made = run_seed(program, tf=tf, task_idx=str(task.index), cluster=task.cluster_spec(), server=task.server)
+            return [float(value) for value in made["ended"]], made["total"].device, made["twice"].device
+
+    for index in range(2):
+        ended, variable, computation = weft.get(cluster.run(run, index=index), timeout=SECONDS)
+        assert ended == [1, 4, 13]
+        assert (variable, computation) == ("/job:ps/task:0", f"/job:worker/task:{index}")
+
+
+def test_the_sessions_of_the_seed(cluster):
+    _, _, program = seed_blocks()
+    program = filled_in(program, "grpc://example.org:2222", cluster.target("worker", 1))
+    here = "here = [device.name for device in sess.list_devices()]"
+    there = "there = [device.name for device in tf.get_default_session().list_devices()]"
+    program = filled_in(program, "# ...", here, there)
+    with tf.Graph().as_default():
+        made = run_seed(program, tf=tf)
+    assert not any("/job:worker" in name for name in made["here"])
+    for name in ("/job:ps/replica:0/task:1", "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"):
+        assert any(device.startswith(name) for device in made["there"])
 
 
 def test_what_is_announced(cluster):
