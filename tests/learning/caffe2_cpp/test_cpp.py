@@ -1,6 +1,7 @@
-"""Caffe2 in C++ tasks and actors: examples/caffe2, compiled against PyTorch's wheel and the weft of this environment.
+"""Caffe2 in C++ tasks and actors: examples/caffe2, compiled against PyTorch's wheel and the weft of this tree.
 
-scripts/caffe2 fetches what is needed. Nothing here needs Python 3.9 or Caffe2's Python package.
+scripts/caffe2 fetches what is needed. Nothing here needs Python 3.9 or Caffe2's Python package, so it runs in an
+environment of its own with the Python of .venv.
 """
 
 from __future__ import annotations
