@@ -39,8 +39,8 @@ test-sanitize:  ## the C++ tests under AddressSanitizer, UBSan and ThreadSanitiz
 	@scripts/packages
 	@scripts/test-sanitize
 
-test-learning:  ## the tests with TensorFlow, PyTorch, Caffe and Caffe2; downloads 2 GB once
-	@scripts/packages learning
+test-learning:  ## the tests with TensorFlow, PyTorch, Caffe and Caffe2; downloads 2.3 GB once
+	@scripts/packages learning $(LEARNING)
 	@scripts/venv build
 	@scripts/build all
 	@.venv/bin/python scripts/test.py learning $(LEARNING)
