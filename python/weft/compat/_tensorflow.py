@@ -123,7 +123,8 @@ def _import_real():
             "TensorFlow 1 runs on TensorFlow 2: pip install tensorflow tf_keras",
             name=_NAME,
         )
-    # tf.layers and tf.keras of then are in tf_keras, which TensorFlow uses if the environment says so.
+    # tf.layers and tf.keras of then are in tf_keras, which TensorFlow uses if the environment says so. Each of its lazy
+    # modules looks there when it is first used, which may be late, so the variable stays; child processes inherit it.
     if find_spec("tf_keras") is not None:
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "1")  # every worker would say which instructions its CPU has
