@@ -4,6 +4,7 @@ usage: .venv/bin/python scripts/test.py                     what `make test` run
        .venv/bin/python scripts/test.py learning [NAME...]  tests/learning/NAME, each in its environment; by default all
 """
 
+import collections
 import os
 import re
 import shutil
@@ -28,7 +29,8 @@ class Step:
         start = time.monotonic()
         self.ok = self.run([str(part) for part in command], re.compile(hide))
         self.seconds = time.monotonic() - start
-        self.passed = self.failed = self.skipped = 0
+        self.passed = self.failed = 0
+        self.skipped: list = []  # the reasons
         if self.report:
             self.count()
 
@@ -50,7 +52,7 @@ class Step:
             if kinds & {"failure", "error"}:
                 self.failed += 1
             elif "skipped" in kinds:
-                self.skipped += 1
+                self.skipped.append(case.find("skipped").get("message") or "no reason given")
             else:
                 self.passed += 1
         # No test at all is a broken build, not a success.
@@ -62,8 +64,8 @@ class Step:
         if self.report:
             counts = f"{self.passed} passed"
             counts += f", {self.failed} failed" if self.failed else ""
-            counts += f", {self.skipped} skipped" if self.skipped else ""
-        return f"  {self.name:<14} {verdict:<7} {self.seconds:6.1f} s  {counts}"
+            counts += f", {len(self.skipped)} skipped" if self.skipped else ""
+        return f"  {self.name:<15} {verdict:<7} {self.seconds:6.1f} s  {counts}"
 
 
 def ordinary_steps() -> list:
@@ -109,6 +111,8 @@ def main() -> int:
     print("\n=== summary ===")
     for step in steps:
         print(step.line())
+    for reason, count in collections.Counter(reason for step in steps for reason in step.skipped).items():
+        print(f"  skipped {count}: {reason}")
     if ok:
         print(f"{passed} passed")
     else:
