@@ -324,11 +324,21 @@ def test_solver_goes_on_from_a_snapshot(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "kind", [caffe.SGDSolver, caffe.NesterovSolver, caffe.AdaGradSolver, caffe.RMSPropSolver, caffe.AdamSolver]
+    "kind",
+    [
+        caffe.SGDSolver,
+        caffe.NesterovSolver,
+        caffe.AdaGradSolver,
+        caffe.RMSPropSolver,
+        caffe.AdaDeltaSolver,
+        caffe.AdamSolver,
+    ],
 )
 def test_solvers_find_the_line(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
     text = LINE if kind in (caffe.SGDSolver, caffe.NesterovSolver, caffe.AdamSolver) else LINE.replace("0.9", "0")
+    if kind is caffe.AdaDeltaSolver:  # the momentum is its decay, and delta the size of its first steps
+        text = LINE.replace("base_lr: 0.1", "base_lr: 1 delta: 1e-4")
     monkeypatch.setattr(sys.modules[__name__], "LINE", text)
     solver = line_solver(kind)
     solver.step(300)
