@@ -80,6 +80,8 @@ C2Type TypeOf(const caffe2::TypeMeta& type, const std::string& blob) {
 caffe2::NetDef Parsed(const char* net, size_t size, C2Form form) {
   caffe2::NetDef parsed;
   std::string text(net, size);
+  // Line, column and reason go to the standard error alone: protobuf's own parser, which could collect them as
+  // examples/caffe/shim.cc does, is hidden in libtorch_cpu.so.
   if (form == C2_TEXT && !caffe2::TextFormat::ParseFromString(text, &parsed)) {
     throw std::invalid_argument(
         "the net is not a caffe2.NetDef in protobuf's text form; "
