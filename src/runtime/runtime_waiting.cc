@@ -145,7 +145,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       outcome = WaitOutcome::kInterrupted;
       break;
     }
-    int64_t until = AbsoluteOrNever(deadline_ns);
+    int64_t until = std::min(AbsoluteOrNever(deadline_ns), waiter.look_at_ns);
     if (waiting && waiting->report) {
       if (waiting->verdict) {
         outcome = *std::exchange(waiting->verdict, std::nullopt);
@@ -230,6 +230,7 @@ class Runtime::FailureWatch {
   bool begun() const { return begun_; }
   void Begin(std::span<Object* const> objects) {
     begun_ = true;
+    waiter_.look_at_ns = INT64_MAX;
     interests_.resize(objects.size());
     for (size_t i = 0; i < objects.size(); ++i) {
       if (!objects[i]->settled()) waiters_.Add(interests_[i], objects[i], waiter_, false);
@@ -266,13 +267,11 @@ WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadli
 WaitOutcome Runtime::WaitForEach(std::unique_lock<std::mutex>& lock, Waiting& waiting, bool to_look,
                                  bool ends_at_failure) {
   const std::span<Object* const> objects = waiting.objects;
-  const int64_t deadline_ns = waiting.deadline_ns;
   Waiter waiter;
   waiter.to_look = to_look;
   waiter.ends_at_failure = ends_at_failure;
   waiting.waiter = &waiter;
   FailureWatch failures(waiters_, waiter);
-  int64_t watch_at = 0;
   for (size_t i = objects.size(); i-- > 0;) {
     Object* object = objects[i];
     if (object->ready(to_look)) {
@@ -282,22 +281,27 @@ WaitOutcome Runtime::WaitForEach(std::unique_lock<std::mutex>& lock, Waiting& wa
     if (waiter.failed) return WaitOutcome::kFailed;
     to_look ? owner_->WantHere(object, actions_) : owner_->Want(object, actions_);
     Perform();
-    if (ends_at_failure && watch_at == 0) watch_at = NowNs() + kWatchFailuresAfterNs;
     waiting.objects = objects.first(waiting.wanted = i + 1);
     const Lends lends{.when = Lends::When::kIfPending, .objects = objects.subspan(i, 1)};
-    const auto over = [&] { return object->ready(to_look) || waiter.failed; };
+    if (ends_at_failure && !failures.begun() && waiter.look_at_ns == INT64_MAX) {
+      waiter.look_at_ns = NowNs() + kWatchFailuresAfterNs;
+    }
+    const auto over = [&] {
+      if (object->ready(to_look)) return true;
+      if (waiter.look_at_ns != INT64_MAX && NowNs() >= waiter.look_at_ns) failures.Begin(waiting.objects);
+      return waiter.failed;
+    };
     Interest interest;
     waiters_.Add(interest, object, waiter, true);
     ++object->waiters;
-    const bool watches_soon = ends_at_failure && !failures.begun() && (deadline_ns < 0 || watch_at < deadline_ns);
-    auto outcome = WaitUntil(lock, watches_soon ? watch_at : deadline_ns, waiter, over, lends, &waiting);
-    if (outcome == WaitOutcome::kTimedOut && ends_at_failure && !failures.begun()) {
-      failures.Begin(waiting.objects);
-      outcome = WaitUntil(lock, deadline_ns, waiter, over, lends, &waiting);
-    }
+    WaitOutcome outcome = WaitUntil(lock, waiting.deadline_ns, waiter, over, lends, &waiting);
     --object->waiters;
     waiter.missing = 0;
     waiters_.Remove(interest);
+    if (outcome == WaitOutcome::kTimedOut && ends_at_failure) {
+      if (!failures.begun()) failures.Begin(waiting.objects);
+      if (waiter.failed) return WaitOutcome::kFailed;
+    }
     if (outcome != WaitOutcome::kReady) return outcome;
     if (!object->ready(to_look)) return WaitOutcome::kFailed;
     waiter.failed = waiter.failed || (ends_at_failure && object->failed());

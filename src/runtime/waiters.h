@@ -40,6 +40,7 @@ struct Waiter {
   bool to_look = true;  // an object has come when it can be looked at here, and not only exists
   bool ends_at_failure = false;
   bool for_news = false;
+  int64_t look_at_ns = INT64_MAX;  // when it wants to look once without being woken
   size_t missing = 0;              // watched objects that it still needs
   bool failed = false;             // one of the watched has
   bool handed = false;             // it was woken to poll, or to pass that on if it need not wait any more
