@@ -111,8 +111,8 @@ def test_a_full_store_makes_few_workers(bodies):
 
 
 def test_a_full_store_is_emptied_beside_an_idle_actor(bodies):
-    """Also if what was lent first went to tasks that wait for room too: an actor without calls runs nothing, so the tasks
-    that take the values get a CPU before anybody is told that the store is full."""
+    """Also if what was lent first went to tasks that wait for room too: an actor without calls runs nothing, so the
+    tasks that take the values get a CPU before anybody is told that the store is full."""
     with weft.init(num_cpus=1, object_store_memory=50_000_000):
 
         @weft.remote
