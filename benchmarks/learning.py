@@ -1,10 +1,11 @@
 """Learning workloads in weft and in Ray: parameter servers, weights for several actors, Tianshou's RayVectorEnv.
 
-    python benchmarks/learning.py [--seconds S]
+    python benchmarks/learning.py [--seconds S] [--preload MODULES]
 
 Both systems run this file with the same Python, `import ray` and all: Ray plainly, weft by `weft run`. They take turns,
-each time in a new process, as often as fits into the time; the table shows medians. `scripts/learning-env tianshou`
-makes the environment, which downloads 1 GB once. Run by hand; it fails nothing.
+each time in a new process, as often as fits into the time; the table shows medians. In weft the modules of the
+environments are preloaded (WEFT_PRELOAD; nothing with `--preload ''`), which Ray cannot do. `scripts/learning-env
+tianshou` makes the environment, which downloads 1 GB once. Run by hand; it fails nothing.
 """
 
 from __future__ import annotations
@@ -103,8 +104,8 @@ def measure():
     print(json.dumps(found))
 
 
-def run(command):
-    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+def run(command, preload):
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "WEFT_PRELOAD": preload}
     program = [*command, os.path.abspath(__file__), "--measure"]
     ran = subprocess.run(program, stdout=subprocess.PIPE, env=environment, check=True)
     return json.loads(ran.stdout.splitlines()[-1])
@@ -113,6 +114,7 @@ def run(command):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=210, help="begin no further turn that would end later")
+    parser.add_argument("--preload", default="tianshou.env,gymnasium", help="modules that weft imports once")
     parser.add_argument("--measure", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -125,7 +127,7 @@ def main():
     while time.monotonic() - begin + turn < options.seconds:
         turn_begin = time.monotonic()
         for name, command in (("weft", [weft, "run"]), ("Ray", [python])):  # in turn: a slow minute hits both
-            samples[name].append(run(command))
+            samples[name].append(run(command, options.preload))
             assert samples[name][-1].pop("on_weft") == (name == "weft"), f"{name} was not measured"
         turn = time.monotonic() - turn_begin
 
