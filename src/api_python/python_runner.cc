@@ -46,7 +46,7 @@ PyObject* PythonRunner::FunctionOf(const core::TaskCall& from) {
   if (what.front_end) return static_cast<PyObject*>(what.front_end);
   if (what.kind == core::TemplateKind::kCall) {
     PyObject* find = Callback("weft._actor_worker", "find_method");
-    // Kept by the template, which lives as long as the process.
+    // Kept by the template (Forget).
     PyObject* method = find ? PyObject_CallFunction(find, "Os", instance_, what.method.c_str()) : nullptr;
     what.front_end = method;
     return method;
@@ -73,6 +73,10 @@ PyObject* PythonRunner::FunctionOf(const core::TaskCall& from) {
   }
   what.front_end = loaded;
   return loaded;
+}
+
+void PythonRunner::Forget(core::DefinedTemplate& what) {
+  if (what.kind == core::TemplateKind::kCall) Py_XDECREF(static_cast<PyObject*>(what.front_end));
 }
 
 void PythonRunner::Prepare(const core::TaskCall& from) {

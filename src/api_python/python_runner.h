@@ -59,6 +59,7 @@ class PythonRunner final : public core::TaskRunner {
   void Start(core::Execution& execution) override;
   void RunLoop() override;
   void Interrupt(uint64_t execution) override;
+  void Forget(core::DefinedTemplate& what) override;
 
   // For weft._actor_worker and the signal handler.
   bool TakeInterrupt();

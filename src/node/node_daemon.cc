@@ -470,6 +470,7 @@ void NodeDaemon::HandleSegmentCreated(Process& process, SegmentCreated& message,
 void NodeDaemon::Handle(Process& process, OpenSegment& message) {
   auto opened = segments_.OpenReadOnly(message.segment);
   if (!opened.ok()) return Send(process, SegmentOpened{message.segment, 0});
+  process.opened.insert(message.segment);
   Send(process, SegmentOpened{message.segment, segments_.SizeOf(message.segment)},
        {ShareFd(UniqueFd(opened->Release()))});
 }
@@ -534,7 +535,7 @@ void NodeDaemon::FreeInSegment(SegmentId segment, std::vector<Location> location
   uint64_t freed = 0;
   for (const auto& location : locations) freed += segments_.FreeDead(location);
   if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{writer, freed, NowNs()}, budget_actions_);
-  if (exchange_) exchange_->SegmentChanged(segment);
+  SegmentChanged(segment);
 }
 
 void NodeDaemon::Handle(Process& process, AskShape& message) {
@@ -633,7 +634,7 @@ void NodeDaemon::ForgetEndedJobs() {
       orphan_segments_.insert(job.segments.begin(), job.segments.end());
       return true;
     }
-    for (SegmentId segment : job.segments) ForgetSegment(segment);
+    for (SegmentId segment : std::exchange(entry.second->segments, {})) ForgetSegment(segment);
     return true;
   });
   if (exchange_ && processes_.empty()) exchange_->LastProcessEnded();

@@ -106,6 +106,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
     SharedFd doorbell_fd;
     std::shared_ptr<PeerDoorbell> doorbell;
     std::map<std::pair<ProcessId, bool>, Peer> peers;  // true: this process submits to that one
+    std::set<SegmentId> opened;                        // that it has mapped
     uint32_t next_slot = 0;
     std::vector<uint32_t> freed_slots;
 
@@ -377,6 +378,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void FindOrphansOf(ProcessId dead, const std::vector<SealedObject>& written);
   bool MayHaveDied(ProcessId owner) const;
   void ForgetSegment(SegmentId segment);
+  // Something in a segment whose writer is dead has gone: with the last of it the segment.
+  void SegmentChanged(SegmentId segment);
   void HandleNode(NodeNumber from, HeldAsked& message);
   void HandleNode(NodeNumber from, HeldTold& message);
   void HandleNode(NodeNumber from, HoldsOver& message);

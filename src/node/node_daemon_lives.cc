@@ -383,10 +383,8 @@ void NodeDaemon::Bury(ProcessId id) {
   RememberHow(id, std::move(how));
 
   const SegmentKeeper::Estate estate = segments_.WriterDied(SegmentId{id.value});
-  if (exchange_) {
-    exchange_->ProcessEnded(id);
-    exchange_->SegmentChanged(SegmentId{id.value});
-  }
+  if (exchange_) exchange_->ProcessEnded(id);
+  SegmentChanged(SegmentId{id.value});
   if (programs_) programs_->ForgetLibraries(id);
   const bool was_worker = !process->is_driver, guest = process->guest;
   processes_.erase(id);

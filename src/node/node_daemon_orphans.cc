@@ -77,8 +77,18 @@ void NodeDaemon::FindOrphansOf(ProcessId dead, const std::vector<SealedObject>& 
 void NodeDaemon::ForgetSegment(SegmentId segment) {
   const uint64_t freed = segments_.Forget(segment);
   orphans_.Handle(OrphanTable::SegmentForgotten{segment}, orphan_actions_);
-  if (exchange_) exchange_->SegmentChanged(segment);
+  SegmentChanged(segment);
   if (freed > 0) budget_->Handle(MemoryBudget::DeadFreed{ProcessId{segment.value}, freed, NowNs()}, budget_actions_);
+}
+
+void NodeDaemon::SegmentChanged(SegmentId segment) {
+  if (exchange_) exchange_->SegmentChanged(segment);
+  if (segments_.SizeOf(segment) != 0) return;
+  for (auto& [driver, job] : jobs_) job->segments.erase(segment);
+  orphan_segments_.erase(segment);
+  for (auto& [id, process] : processes_) {
+    if (process->opened.erase(segment) > 0) Send(*process, SegmentClosed{segment});
+  }
 }
 
 // A process may have heard of a death before us: of one that is closing (RouteTo), or from another node. The numbers of

@@ -132,9 +132,50 @@ bool Executor::MayLeave() {
   return owner.live_tasks() == 0 && !owner.AnyBorrowed() && !owner.AnyActors();
 }
 
+// What they had sent runs before: whoever called may have ended in order.
+void Executor::ForgetEndedSubmitters() {
+  if (stepping_) return;  // another thread is about to take a call, perhaps of one of them
+  submitter_ended_.store(false);
+  std::vector<std::unique_ptr<Submitter>> ended;
+  {
+    std::lock_guard lock(runtime_.mutex_);
+    TakeAdopted();
+    for (std::unique_ptr<Submitter>& submitter : submitters_) {
+      if (!submitter->peer->dead) continue;
+      if (IsInUse(*submitter)) {
+        submitter_ended_.store(true);
+        continue;
+      }
+      StopAwaiting(*submitter);
+      runtime_.ForgetSubmitter(std::exchange(submitter->peer, nullptr)->process);
+      ended.push_back(std::move(submitter));
+    }
+    std::erase(submitters_, nullptr);
+  }
+  next_ = 0;
+  streak_ = 0;
+  for (const auto& submitter : ended) {
+    for (const auto& [number, what] : submitter->templates) runner_.Forget(*what);
+  }
+}
+
+bool Executor::IsInUse(const Submitter& submitter) {
+  Frame frame;
+  if (submitter.peer->channel.Peek(&frame)) return true;
+  {
+    std::lock_guard running(running_mutex_);
+    for (const auto& [number, execution] : running_) {
+      if (execution->submitter == &submitter) return true;
+    }
+  }
+  // In this order: who has taken it from owed_ was counted before.
+  return owed_.load() == &submitter || waking_.load() > 0;
+}
+
 bool Executor::Idle(int64_t deadline_ns) {
   // Without work: take what concerns this process as an owner, then sleep for all.
   WakeSubmitters();
+  if (submitter_ended_.load()) ForgetEndedSubmitters();
   std::unique_lock lock(runtime_.mutex_);
   runtime_.Drain();
   if (MayLeave()) return false;

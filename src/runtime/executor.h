@@ -20,8 +20,8 @@
 // Threads: Run on the worker's main thread; Poll and Sleep there too, if the front end has an event loop of its own.
 // Complete and WakeOwed on any thread, without the lock. TakeMore on any thread that has the language's own lock (the
 // interpreter's), which the main thread has too, except around sleeping: it guards what is the main thread's.
-// HandBackQueued from the main thread, inside a body that waits. Adopt, CopyCame, ExitWhenIdle and CancelRunning from
-// the link thread, with the runtime's lock held.
+// HandBackQueued from the main thread, inside a body that waits. Adopt, SubmitterEnded, CopyCame, ExitWhenIdle and
+// CancelRunning from the link thread, with the runtime's lock held.
 #pragma once
 
 #include <atomic>
@@ -147,6 +147,8 @@ class TaskRunner {
   virtual void RunLoop() {}
   // The execution, which runs now, is to end soon. On the link thread, with the runtime's lock held.
   virtual void Interrupt(uint64_t) {}
+  // The template goes: its submitter has ended, and nothing that it has sent runs.
+  virtual void Forget(DefinedTemplate&) {}
 };
 
 // A process that gives us tasks.
@@ -191,6 +193,7 @@ class Executor {
   void DescribeCall(WaitFact& fact, uint64_t execution);  // that runs beside others
   std::vector<SlotFact> Slots() const;
   void Adopt(Runtime::Peer* peer);
+  void SubmitterEnded() { submitter_ended_.store(true); }
   void CopyCame() { copy_came_ = true; }  // or will not; the runtime's lock is held
   void ExitWhenIdle(bool at_once);        // or only when nobody borrows what this process owns
   void CancelRunning(ProcessId submitter, uint64_t task, bool force, bool recursive);
@@ -205,8 +208,10 @@ class Executor {
     std::deque<Execution*> waiting;
   };
   void RunUntilLeaving();
-  void TakeAdopted();  // the runtime's lock is held
-  bool Step();         // one frame; false if there was none
+  void TakeAdopted();                        // the runtime's lock is held
+  void ForgetEndedSubmitters();              // main thread, with the language's lock and without the runtime's
+  bool IsInUse(const Submitter& submitter);  // the runtime's lock is held
+  bool Step();                               // one frame; false if there was none
   bool TakeFrame(Submitter& submitter, const Frame& frame);
   bool MayTake(Submitter& submitter, const Frame& frame);
   bool ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool early);
@@ -253,6 +258,7 @@ class Executor {
   bool copy_came_ = false;                 // since Idle was about to sleep; guarded by the runtime's lock
   std::atomic<bool> owes_streams_{false};  // a submitter on a stream is owed a wake-up; relaxed
   std::atomic<bool> news_{false};
+  std::atomic<bool> submitter_ended_{false};
   std::atomic<bool> exit_{false};
   std::atomic<bool> exit_at_once_{false};
   std::atomic<bool> woken_{false};
@@ -291,6 +297,7 @@ class Executor {
   std::mutex reply_mutex_;  // concurrent, without a loop (AsOnlyWriter): one writer to a channel at a time
   std::atomic<Submitter*> owed_{nullptr};  // whom OweWakeUp noted and nobody has woken since
   std::atomic<uint32_t> num_owed_{0};      // about how many replies; relaxed
+  std::atomic<uint32_t> waking_{0};        // threads that take somebody from owed_, and ring
   // Concurrent calls. Guarded by running_mutex_, which is taken inside the runtime's.
   std::mutex running_mutex_;
   std::unordered_map<uint64_t, std::unique_ptr<Execution>> running_;

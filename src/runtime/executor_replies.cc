@@ -71,16 +71,20 @@ void Executor::GatherReplies() {
 }
 
 void Executor::OweWakeUp(Submitter& submitter) {
-  Submitter* before = owed_.exchange(&submitter, std::memory_order_acq_rel);
+  waking_.fetch_add(1);
+  Submitter* before = owed_.exchange(&submitter);
   if (before && before != &submitter) before->peer->channel.Notify(Audience::kAnyone);
+  waking_.fetch_sub(1);
   if (num_owed_.fetch_add(1, std::memory_order_relaxed) + 1 >= kMostOwed) WakeOwed();
 }
 
 void Executor::WakeOwed() {
   if (!owed_.load(std::memory_order_relaxed)) return;
   num_owed_.store(0, std::memory_order_relaxed);
-  Submitter* owed = owed_.exchange(nullptr, std::memory_order_acq_rel);
+  waking_.fetch_add(1);
+  Submitter* owed = owed_.exchange(nullptr);
   if (owed) owed->peer->channel.Notify(Audience::kAnyone);
+  waking_.fetch_sub(1);
 }
 
 void Executor::WakeSubmitters() {

@@ -168,6 +168,7 @@ void Owner::Settle(Actions& out) {
       Pump(shape, out);
     }
   }
+  if (!dead_workers_.empty()) ForgetDeadWorkers(out);
 }
 
 uint64_t Owner::WorthWakingNs() const {
@@ -349,7 +350,7 @@ void Owner::RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, A
       FailCall(task, true, out);
     }
   } else if (worker.dead) {
-    std::string how = dead_[worker.process];
+    std::string how = dead_.How(worker.process);
     TakeBack(task, out);
     int32_t limit = task->what->max_retries;
     if (limit < 0 || task->attempt < static_cast<uint32_t>(limit)) {

@@ -46,6 +46,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/dead_processes.h"
 #include "runtime/slab.h"
 #include "wire/ids.h"
 #include "wire/messages.h"
@@ -393,6 +394,7 @@ enum class ActionKind : uint8_t {
   kBring,          // a copy of object, which lies at location; answer with Brought or NotBrought, now or later
   kLetGo,          // of the copy of what lies at location; object names the record, which may be gone
   kEndHold,        // tell the daemon that this process no longer has id, whose owner is dead
+  kForgetWorker,   // process, which is dead: its number is given to another from now on
   kRunAgain,       // task, to make results again that were lost: nothing to do but to note it
 };
 
@@ -573,12 +575,17 @@ class Owner {
   int64_t NextTick() const;
   // The same of what cannot wait for long: tasks that lie behind others although a worker is idle.
   int64_t NextUrgentTick() const;
+  // By their numbers. A number is given to another process once its worker has died and owes nothing (kForgetWorker).
   const std::vector<LeasedWorker>& workers() const { return workers_; }
   // The numbers of those that have tasks of ours, in no order. Who goes through it from its end while replies are taken
   // misses none: what is taken out is replaced by the last one, and what is new comes last.
   const std::vector<int32_t>& busy_workers() const { return busy_workers_; }
   LeasedWorker* FindWorker(ProcessId process);
   Task* FindTask(uint64_t handle) { return tasks_.Find(handle); }
+  // This process has heard that it has ended, or that its node has.
+  bool IsDead(ProcessId process) const {
+    return dead_.Contains(process) || (!dead_nodes_.empty() && dead_nodes_.contains(NodeOf(process)));
+  }
   bool AnyBorrowed();  // does anybody borrow an object of ours?
   bool AnyLeased() const { return !lease_workers_.empty(); }
   size_t ready_tasks() const;
@@ -677,6 +684,7 @@ class Owner {
   std::string ArgumentsLost(const Task* task, std::string_view error, const std::vector<ReturnedValue>& lost,
                             Actions& out);
   LeasedWorker& WorkerRecord(ProcessId process);
+  void ForgetDeadWorkers(Actions& out);
   bool Usable(const LeasedWorker& worker) const;
   void MarkDirty(Actor* actor);
   void PumpActor(Actor* actor, Actions& out);
@@ -686,9 +694,6 @@ class Owner {
   void Requeue(Task* task, Actions& out);  // a call, to its place; or fails it if its actor is dead
   void FailCall(Task* task, bool may_have_run, Actions& out);
   void NodeDied(NodeNumber node, Actions& out);
-  bool IsDead(ProcessId process) const {
-    return dead_.contains(process) || (!dead_nodes_.empty() && dead_nodes_.contains(NodeOf(process)));
-  }
   void RevokePushed(LeasedWorker& worker, Actions& out);
   void BuryActor(Actor* actor, Actions& out);
   void ForgetActor(Actor* actor, Actions& out);
@@ -745,11 +750,13 @@ class Owner {
                       std::string, std::string>,
            const TaskTemplate*>
       template_index_;
-  std::vector<LeasedWorker> workers_;
+  std::vector<LeasedWorker> workers_;  // by number
+  std::vector<int32_t> free_numbers_;  // of workers that were forgotten
+  std::vector<int32_t> dead_workers_;  // not forgotten yet
   std::vector<int32_t> busy_workers_;
   std::unordered_map<ProcessId, int32_t> worker_numbers_;
   std::unordered_map<LeaseId, int32_t> lease_workers_;
-  std::unordered_map<ProcessId, std::string> dead_;  // and how
+  DeadProcesses dead_;
   std::set<NodeNumber> dead_nodes_;
   std::unordered_map<ProcessId, std::set<uint64_t>> held_of_dead_;  // as the daemon knows, by owner
   int64_t now_ns_ = 0;

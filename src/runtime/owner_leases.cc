@@ -51,12 +51,31 @@ void Owner::WishLeases(uint32_t number, Actions& out) {
 }
 
 LeasedWorker& Owner::WorkerRecord(ProcessId process) {
-  auto [it, fresh] = worker_numbers_.try_emplace(process, static_cast<int32_t>(workers_.size()));
+  const bool reused = !free_numbers_.empty();
+  const int32_t next = reused ? free_numbers_.back() : static_cast<int32_t>(workers_.size());
+  auto [it, fresh] = worker_numbers_.try_emplace(process, next);
   if (fresh) {
-    workers_.emplace_back().process = process;
-    workers_.back().dead = dead_.contains(process);
+    reused ? free_numbers_.pop_back() : static_cast<void>(workers_.emplace_back());
+    workers_[next].process = process;
+    workers_[next].dead = dead_.Contains(process);
+    if (workers_[next].dead) dead_workers_.push_back(next);
   }
   return workers_[it->second];
+}
+
+// Once nothing refers to their numbers any more. The calls of an actor stay with its dead worker until its home has
+// said whether it starts again.
+void Owner::ForgetDeadWorkers(Actions& out) {
+  std::erase_if(dead_workers_, [&](int32_t number) {
+    LeasedWorker& worker = workers_[number];
+    const bool owes = worker.pushed.size > 0 || (worker.actor && worker.actor->worker == number);
+    if (worker.leased || owes) return false;
+    out.push_back({.kind = ActionKind::kForgetWorker, .worker = number, .process = worker.process});
+    worker_numbers_.erase(worker.process);
+    worker = LeasedWorker{};
+    free_numbers_.push_back(number);
+    return true;
+  });
 }
 
 void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int64_t now_ns, Actions& out,
@@ -132,10 +151,11 @@ void Owner::ReturnLease(LeasedWorker& worker, Actions& out) {
 void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
   if (process && process == DaemonOf(NodeOf(process))) return NodeDied(NodeOf(process), out);
-  if (!dead_.try_emplace(process, how).second) return;
+  if (!dead_.Insert(process, how)) return;
   if (LeasedWorker* worker = FindWorker(process)) {
     worker->dead = true;
     DropLease(*worker);
+    dead_workers_.push_back(static_cast<int32_t>(worker - workers_.data()));
     // Of an actor whose home is on another node, the death may be heard first. Whether it restarts is not known then,
     // and its calls wait for that (ActorReported).
     const bool untold = worker->actor && worker->actor->worker == static_cast<int32_t>(worker - workers_.data());

@@ -235,7 +235,7 @@ bool Owner::Lost(Object* object, const Location& where, std::string_view how_los
 
 bool Owner::AskAgain(Object* object, Actions& out) {
   any_lost_ = true;
-  if (dead_.contains(object->id.owner)) return false;
+  if (dead_.Contains(object->id.owner)) return false;
   const Location lost = object->value.location();
   ForgetValue(object, out);
   object->fetching = true;

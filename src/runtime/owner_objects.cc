@@ -50,8 +50,8 @@ Object* Owner::Receive(ObjectId id, uint32_t mentions) {
     object->id = id;
     object->borrowed = true;
     borrowed_.emplace(id, object);
-    if (auto dead = dead_.find(id.owner); dead != dead_.end()) {
-      object->value.SetBytes(ValueKind::kSystemError, OwnerDied(dead->second));
+    if (dead_.Contains(id.owner)) {
+      object->value.SetBytes(ValueKind::kSystemError, OwnerDied(dead_.How(id.owner)));
     }
   }
   if (object->borrowed) object->mentions += mentions;
@@ -83,7 +83,7 @@ void Owner::Free(Object* object, Actions& out) {
     return;
   }
   if (object->borrowed) {
-    if (object->mentions > 0 && !dead_.contains(object->id.owner)) {
+    if (object->mentions > 0 && !dead_.Contains(object->id.owner)) {
       out.push_back({.kind = ActionKind::kGiveBack, .process = self_, .number = object->mentions, .id = object->id});
     }
     borrowed_.erase(object->id);
@@ -139,10 +139,7 @@ bool Owner::MustBeRegistered(ObjectId id) const {
   return IsDead(id.owner);
 }
 
-std::string Owner::WhyOrphaned(ObjectId id) const {
-  auto dead = dead_.find(id.owner);
-  return OwnerDied(dead != dead_.end() ? dead->second : "has ended");
-}
+std::string Owner::WhyOrphaned(ObjectId id) const { return OwnerDied(dead_.How(id.owner)); }
 
 void Owner::ResultsLeft(const std::vector<SealedObject>& results, Actions& out) {
   for (const SealedObject& result : results) {
@@ -226,7 +223,7 @@ void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
   if (object->id.owner == receiver && receiver == self_) Hold(object);  // returned by an actor to itself: see Replied
   if (object->id.owner == receiver || IsDead(receiver)) return;
   if (object->borrowed) {
-    if (dead_.contains(object->id.owner)) return;
+    if (dead_.Contains(object->id.owner)) return;
     object->handed_on = true;
     out.push_back({.kind = ActionKind::kMention, .process = receiver, .number = 1, .id = object->id});
   } else {
@@ -239,7 +236,7 @@ void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
 void Owner::Unmention(Object* object, ProcessId receiver, Actions& out) {
   if (object->id.owner == receiver) return;
   if (object->borrowed) {
-    if (dead_.contains(object->id.owner)) return;
+    if (dead_.Contains(object->id.owner)) return;
     // Even of a dead receiver: its owner may be younger than that death and never hear of it.
     out.push_back({.kind = ActionKind::kGiveBack, .process = receiver, .number = 1, .id = object->id});
   } else if (!IsDead(receiver)) {

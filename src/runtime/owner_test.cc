@@ -83,6 +83,66 @@ TEST(Owner, TheWorkerOfAnActorThatWasForgottenIsNumberedNevertheless) {
   ASSERT_NE(t.owner.FindWorker(kWorker), nullptr);  // the runtime has put its channel on the list
 }
 
+TEST(Owner, TheNumberOfADeadWorkerIsGivenToAnother) {
+  Transcript t;
+  t.Submit("a");
+  t.Grant(kWorker, 7);
+  t.Actions();
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  EXPECT_EQ(t.Actions(), "revoke a");
+  EXPECT_TRUE(t.forgotten.empty()) << "it owes a task";
+  t.Revoked("a", true);
+  EXPECT_EQ(t.Actions(), "request 1");
+  EXPECT_EQ(t.forgotten, std::vector{kWorker});
+  EXPECT_EQ(t.owner.FindWorker(kWorker), nullptr);
+  t.Grant(kOther, 8);
+  EXPECT_EQ(t.Actions(), "push a to " + std::to_string(kOther.value));
+  EXPECT_EQ(t.owner.workers().size(), 1u);
+}
+
+TEST(Owner, AGrantThatComesAfterTheDeathLeavesNoRecord) {
+  Transcript t;
+  t.Submit("a");
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  t.Actions();
+  t.Grant(kWorker, 7);
+  EXPECT_EQ(t.Actions(), "request 1");
+  EXPECT_EQ(t.forgotten, std::vector{kWorker});
+  EXPECT_EQ(t.owner.FindWorker(kWorker), nullptr);
+}
+
+TEST(Owner, ADeadWorkerIsKnownUntilItsActorIsJudged) {
+  Transcript t;
+  Object* handle = t.Actor(kWorker);
+  Object* call = t.Call(handle, "call");
+  t.Actions();
+  t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
+  EXPECT_EQ(t.Actions(), "");
+  EXPECT_TRUE(t.forgotten.empty());
+  t.Report(handle, ActorState::kDead, 1, {});
+  EXPECT_EQ(t.Actions(), "revoke call");
+  t.Revoked("call", true);
+  t.Actions();
+  EXPECT_TRUE(Text(call).starts_with("ActorDiedError")) << Text(call);
+  EXPECT_EQ(t.forgotten, std::vector{kWorker});
+}
+
+TEST(DeadProcesses, AreKeptAsRanges) {
+  DeadProcesses dead;
+  auto number = [](uint64_t value) { return ProcessId{value}; };
+  for (uint64_t value : {5, 3, 9, 4, 8}) EXPECT_TRUE(dead.Insert(number(value), "by signal " + std::to_string(value)));
+  EXPECT_FALSE(dead.Insert(number(4), "once more"));
+  EXPECT_EQ(dead.ranges(), 2u);
+  for (uint64_t value = 1; value <= 11; ++value) {
+    EXPECT_EQ(dead.Contains(number(value)), (value >= 3 && value <= 5) || value == 8 || value == 9) << value;
+  }
+  EXPECT_EQ(dead.How(number(4)), "by signal 4");
+  for (uint64_t value = 100; value < 100 + 2 * DeadProcesses::kRemembered; ++value) dead.Insert(number(value), "late");
+  EXPECT_EQ(dead.ranges(), 3u);
+  EXPECT_TRUE(dead.Contains(number(4)));
+  EXPECT_EQ(dead.How(number(4)), "has ended");
+}
+
 TEST(Owner, CallsBehindOneThatFailsOrIsCancelledAreSent) {
   Transcript t;
   Object* handle = t.Actor(kWorker);

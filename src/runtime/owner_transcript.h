@@ -96,6 +96,10 @@ class Transcript {
   std::string Actions() {
     std::string text;
     for (const Action& action : std::exchange(actions, {})) {
+      if (action.kind == ActionKind::kForgetWorker) {
+        forgotten.push_back(action.process);
+        continue;
+      }
       if (!text.empty()) text += "; ";
       auto process = [](ProcessId id) { return std::to_string(id.value); };
       switch (action.kind) {
@@ -180,6 +184,8 @@ class Transcript {
         case ActionKind::kResolved:
           text += "resolved";
           break;
+        case ActionKind::kForgetWorker:
+          break;
       }
     }
     return text;
@@ -188,6 +194,7 @@ class Transcript {
   Owner owner;
   weft::core::Actions actions;
   std::map<std::string, uint64_t> handles;
+  std::vector<ProcessId> forgotten;  // told by kForgetWorker
   int64_t now = kMs;
 
  private:

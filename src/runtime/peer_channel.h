@@ -18,9 +18,10 @@ class PeerChannel {
  public:
   PeerChannel() = default;
   explicit PeerChannel(std::unique_ptr<RingChannel> ring) : ring_(std::move(ring)) {}
-  explicit PeerChannel(std::unique_ptr<SharedStream> stream) : stream_(std::move(stream)) {}
+  explicit PeerChannel(std::shared_ptr<SharedStream> stream) : stream_(std::move(stream)) {}
 
   SharedStream* stream() const { return stream_.get(); }  // nullptr: it is a ring
+  std::shared_ptr<SharedStream> shared_stream() const { return stream_; }
 
   uint32_t MaxFrameBytes() const { return ring_ ? ring_->MaxFrameBytes() : stream_->MaxFrameBytes(); }
   uint8_t* BeginSend(uint32_t size) {
@@ -93,7 +94,7 @@ class PeerChannel {
 
  private:
   std::unique_ptr<RingChannel> ring_;
-  std::unique_ptr<SharedStream> stream_;
+  std::shared_ptr<SharedStream> stream_;
 };
 
 }  // namespace weft::core

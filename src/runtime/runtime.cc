@@ -470,12 +470,12 @@ Result<const uint8_t*> Runtime::MapStored(const Location& location) {
     auto outcome = WaitForNews(lock, -1, [&] { return segment_states_[location.segment] != 1; });
     if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
     if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};
-    if (segment_states_[location.segment] == 3) {
+    if (!reader_.IsOpen(location.segment)) {
       return Error{ErrorKind::kGone, "the memory that held the object no longer exists"};
     }
   }
   auto data = reader_.Resolve(location);
-  if (data) reader_.ReleaseView(location.segment);  // the object's reference keeps the range; segments stay mapped
+  if (data) reader_.ReleaseView(location.segment);  // the object's reference keeps the range, and the segment mapped
   return data;
 }
 

@@ -301,6 +301,9 @@ class Runtime {
     bool told_actor = false;
     bool to_notify = false;  // is in to_notify_
     int64_t lost_at_ns = 0;  // its stream was seen to have ended; 0: it was not
+    // Threads that took it from to_notify_ use its channel after they have unlocked.
+    uint32_t notices_begun = 0;              // written with the lock
+    std::atomic<uint32_t> notices_ended{0};  // and without it
     // A stream: what the peer routed to us and what must wait for replies that it sent before (kAfter).
     std::deque<PeerMessage> held_back;
   };
@@ -371,6 +374,12 @@ class Runtime {
   void AnswerHeld(ProcessId owner);
   void FindOrphans(ProcessId dead);
   void NumberPeer(Peer* peer);
+  // The process has died, the owner has no record of it any more, and its channel goes as soon as no thread uses it.
+  void ForgetWorker(ProcessId process);
+  void FreeForgotten();
+  void ForgetSubmitter(ProcessId process) { submitters_.erase(process); }  // for the executor, which uses it no more
+  std::vector<Peer*> TakePeersToNotify();  // to be counted in notices_ended when they were
+  void DropClosedSegments();
   void AddPeer(std::unique_ptr<Peer> peer, bool first_side);
   void HandlePeerMessages(ProcessId from, std::string_view payload);
   void HandlePeerMessage(ProcessId from, PeerMessage& message);
@@ -493,6 +502,7 @@ class Runtime {
   Actions actions_;
   std::unordered_map<ProcessId, std::unique_ptr<Peer>> workers_;     // we submit to
   std::unordered_map<ProcessId, std::unique_ptr<Peer>> submitters_;  // submit to us
+  std::vector<std::unique_ptr<Peer>> forgotten_;                     // workers; a thread may still use their channels
   std::vector<Peer*> peer_of_worker_;                                // by the owner's worker number
   std::vector<Peer*> to_notify_;
   std::vector<Peer*> due_list_;  // workers with tasks of ours; also read by the poller without the lock
@@ -501,6 +511,7 @@ class Runtime {
   std::vector<Peer*> holding_back_;  // have something in held_back
   std::vector<Location> free_outbox_;
   std::unordered_map<SegmentId, uint8_t> segment_states_;  // 1 asked for, 2 mapped, 3 does not exist
+  std::set<SegmentId> closed_segments_;                    // to be unmapped
   std::map<Location, Fetch> fetches_;                      // by where the object lies
   std::unordered_map<uint64_t, Location> fetch_requests_;
   uint64_t next_fetch_ = 1;

@@ -35,6 +35,8 @@ size_t Runtime::Drain() {
     ++count;
   }
   if (!actions_.empty()) Perform();
+  if (!forgotten_.empty()) [[unlikely]]
+    FreeForgotten();
   // Taken by a thread that passed by, while the poller sleeps: it may have something to do earlier now.
   if (count > 0 && waiters_.poller()) waiters_.TellPoller();
   return count;
@@ -206,6 +208,12 @@ void Runtime::Perform() {
         break;
       case ActionKind::kAskAgain:
         Route(action.process, {.kind = PeerMessageKind::kAskAgain, .id = action.id, .location = action.location});
+        break;
+      case ActionKind::kForgetWorker:
+        if (static_cast<size_t>(action.worker) < peer_of_worker_.size()) {
+          peer_of_worker_[static_cast<size_t>(action.worker)] = nullptr;
+        }
+        ForgetWorker(action.process);
         break;
       case ActionKind::kRunAgain:
         if (Task* task = owner_->FindTask(action.number); task && log_.on()) {
@@ -454,17 +462,29 @@ void Runtime::NotifyPeers(std::unique_lock<std::mutex>& lock) {
   if (to_notify_.size() == 1) {
     Peer* peer = to_notify_[0];
     peer->to_notify = false;
+    ++peer->notices_begun;
     to_notify_.clear();
     lock.unlock();
     peer->channel.NotifySoon();
+    peer->notices_ended.fetch_add(1, std::memory_order_release);
   } else {
-    std::vector<Peer*> peers;
-    peers.swap(to_notify_);
-    for (Peer* peer : peers) peer->to_notify = false;
+    std::vector<Peer*> peers = TakePeersToNotify();
     lock.unlock();
-    for (Peer* peer : peers) peer->channel.NotifySoon();
+    for (Peer* peer : peers) {
+      peer->channel.NotifySoon();
+      peer->notices_ended.fetch_add(1, std::memory_order_release);
+    }
   }
   if (has_outgoing_.load(std::memory_order_relaxed)) Flush();
+}
+
+std::vector<Runtime::Peer*> Runtime::TakePeersToNotify() {
+  std::vector<Peer*> peers = std::exchange(to_notify_, {});
+  for (Peer* peer : peers) {
+    peer->to_notify = false;
+    ++peer->notices_begun;
+  }
+  return peers;
 }
 
 void Runtime::Send(Message message, std::vector<UniqueFd> fds) {
@@ -497,8 +517,7 @@ void Runtime::Flush() {
   std::vector<Peer*> peers;
   {
     std::lock_guard lock(mutex_);
-    peers.swap(to_notify_);
-    for (Peer* peer : peers) peer->to_notify = false;
+    peers = TakePeersToNotify();
     // Routed messages first: who borrows what must be told before the lease of the worker concerned is returned. Should
     // we die in between, it dies with us and is forgotten; after the return nobody would take it back.
     for (auto& [to, payload] : peer_outbox_) {
@@ -515,7 +534,10 @@ void Runtime::Flush() {
     has_outgoing_.store(false, std::memory_order_relaxed);
     stats_.messages_sent += messages.size();
   }
-  for (Peer* peer : peers) peer->channel.Notify(Audience::kExecutor);
+  for (Peer* peer : peers) {
+    peer->channel.Notify(Audience::kExecutor);
+    peer->notices_ended.fetch_add(1, std::memory_order_release);
+  }
   if (auto* poller = stream_poller_.load(std::memory_order_acquire)) poller->FlushGathered();
   for (auto& [message, fds] : messages) {
     std::vector<SharedFd> shared;

@@ -49,15 +49,15 @@ void Runtime::SendQueued() {
 // child of it still has the socket: then for a moment, and no longer for each of many at once.
 void Runtime::EndStreams(ProcessId dead) {
   if (!streams_) return;
-  std::vector<SharedStream*> ending;
+  std::vector<std::shared_ptr<SharedStream>> ending;
   {
     std::lock_guard lock(mutex_);
     for (auto* peers : {&workers_, &submitters_}) {
       auto it = peers->find(dead);
-      if (it != peers->end() && it->second->channel.stream()) ending.push_back(it->second->channel.stream());
+      if (it != peers->end() && it->second->channel.stream()) ending.push_back(it->second->channel.shared_stream());
     }
   }
-  for (SharedStream* stream : ending) {
+  for (const auto& stream : ending) {
     const int64_t now = NowNs();
     const bool late = late_end_ns_ != 0 && now - late_end_ns_ < kLateEndsTogetherNs;
     if (!stream->AwaitEnd(now + (late ? kShortEndNs : kEndNs))) late_end_ns_ = NowNs();
@@ -78,6 +78,7 @@ void Runtime::LinkLoop() {
       Handle(std::move(received->message), std::move(received->fds));
       if (!actions_.empty()) Perform();
     }
+    if (!forgotten_.empty()) FreeForgotten();
     waiters_.NewsCame();
     bool end = !received;
     lock.unlock();
@@ -111,24 +112,25 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     auto peer = std::make_unique<Peer>();
     peer->process = m->peer;
     // To a submitter come replies, to a worker come tasks.
-    auto stream = std::make_unique<SharedStream>(std::move(fds[0]), *streams_, m->own_slot,
+    auto stream = std::make_shared<SharedStream>(std::move(fds[0]), *streams_, m->own_slot,
                                                  m->first_side != 0 ? Audience::kAnyone : Audience::kExecutor);
-    SharedStream* added = stream.get();
-    peer->channel = PeerChannel(std::move(stream));
+    peer->channel = PeerChannel(stream);
     AddPeer(std::move(peer), m->first_side != 0);
-    if (auto status = streams_->Add(added); !status.ok()) return Fail(status.error().message);
+    if (auto status = streams_->Add(stream); !status.ok()) return Fail(status.error().message);
   } else if (auto* m = std::get_if<LeaseGranted>(&message)) {
     auto it = workers_.find(m->worker);
-    if (it == workers_.end()) return Fail("the node daemon granted a lease without a channel");
+    if (it == workers_.end() && !owner_->IsDead(m->worker)) {
+      return Fail("the node daemon granted a lease without a channel");
+    }
     uint32_t shape = owner_->InternShape(m->shape);
     owner_->LeaseGranted(shape, m->lease, m->worker, CoarseNowNs(), actions_, m->gpus);
-    NumberPeer(it->second.get());
+    if (it != workers_.end()) NumberPeer(it->second.get());
     if (background_idle_) doorbell_->WakeBackground();
   } else if (auto* m = std::get_if<ActorChanged>(&message)) {
     auto state = static_cast<ActorState>(m->state);
     const bool has_worker = state == ActorState::kStarting || state == ActorState::kAlive;
     auto it = has_worker ? workers_.find(m->worker) : workers_.end();
-    if (has_worker && it == workers_.end()) {
+    if (has_worker && it == workers_.end() && !owner_->IsDead(m->worker)) {
       // Nothing can be sent to it, so it is as good as dead to us; if we are to construct it, to all.
       if (m->construct != 0) Send(core::KillActor{.actor = m->actor, .no_restart = 1});
       m->state = static_cast<uint8_t>(ActorState::kDead);
@@ -150,14 +152,20 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<ProcessDied>(&message)) {
     // What the dead had replied still counts.
     if (auto it = workers_.find(m->process); it != workers_.end()) {
-      DrainPeer(*it->second);
-      HandleHeldBack(*it->second);
-      it->second->dead = true;
+      Peer& peer = *it->second;
+      DrainPeer(peer);
+      HandleHeldBack(peer);
+      peer.dead = true;
     }
-    if (auto it = submitters_.find(m->process); it != submitters_.end()) it->second->dead = true;
+    if (auto it = submitters_.find(m->process); it != submitters_.end()) {
+      it->second->dead = true;
+      if (executor_) executor_->SubmitterEnded();
+    }
     std::string how = m->how.rfind("killed", 0) == 0 ? "was " + m->how : m->how;
     if (m->pid != 0) how = "(pid " + std::to_string(m->pid) + ") " + how;
     owner_->ProcessDied(m->process, how, CoarseNowNs(), actions_);
+    Perform();
+    if (!owner_->FindWorker(m->process)) ForgetWorker(m->process);
     AbandonInquiries();
     FindOrphans(m->process);
   } else if (auto* m = std::get_if<SegmentOpened>(&message)) {
@@ -167,6 +175,9 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     } else {
       state = 3;
     }
+  } else if (auto* m = std::get_if<SegmentClosed>(&message)) {
+    closed_segments_.insert(m->segment);
+    DropClosedSegments();
   } else if (auto* m = std::get_if<ObjectFetched>(&message)) {
     CopyArrived(m->request, m->location);
   } else if (auto* m = std::get_if<ObjectUnfetchable>(&message)) {
@@ -258,6 +269,46 @@ void Runtime::NumberPeer(Peer* peer) {
   const auto number = static_cast<size_t>(worker - owner_->workers().data());
   if (peer_of_worker_.size() <= number) peer_of_worker_.resize(number + 1);
   peer_of_worker_[number] = peer;
+}
+
+void Runtime::ForgetWorker(ProcessId process) {
+  auto found = workers_.find(process);
+  if (found == workers_.end()) return;
+  Peer* peer = found->second.get();
+  if (peer->to_notify) std::erase(to_notify_, peer);
+  std::erase(lost_peers_, peer);
+  std::erase(holding_back_, peer);
+  forgotten_.push_back(std::move(found->second));
+  workers_.erase(found);
+}
+
+// Not from within Perform, which the draining of such a channel may have called. While a thread polls it looks at the
+// channels of due_list_ without the lock; once it is woken, it drains.
+void Runtime::FreeForgotten() {
+  if (waiters_.poller()) return waiters_.TellPoller();
+  due_list_.clear();
+  std::erase_if(forgotten_, [](const auto& peer) {
+    return peer->notices_ended.load(std::memory_order_acquire) == peer->notices_begun;
+  });
+}
+
+// Whoever looks at an object has a reference to it, and then the daemon closes nothing: but that it does not is its
+// word, and here it is looked at. That takes a pass over all objects, so several segments wait for one.
+void Runtime::DropClosedSegments() {
+  constexpr size_t kObjectsForOne = 1000;
+  if (closed_segments_.size() * kObjectsForOne < owner_->live_objects()) return;
+  std::set<SegmentId> used;
+  owner_->ForEachObject([&](Object* object) {
+    if (object->value.kind() == ValueKind::kStored && closed_segments_.contains(object->value.location().segment)) {
+      used.insert(object->value.location().segment);
+    }
+  });
+  for (SegmentId segment : closed_segments_) {
+    if (used.contains(segment)) continue;
+    reader_.Drop(segment);
+    segment_states_.erase(segment);
+  }
+  closed_segments_ = std::move(used);
 }
 
 void Runtime::AddPeer(std::unique_ptr<Peer> peer, bool first_side) {

@@ -397,7 +397,7 @@ void Runtime::SetWakeUps(bool any) {
 
 bool Runtime::AnyDue() {
   // Called without the lock by the one poller, which made the list (SetWakeUps) before it unlocked; nobody else makes
-  // one while somebody polls. Channels live as long as the runtime.
+  // one, or frees a channel (FreeForgotten), while somebody polls.
   for (Peer* peer : due_list_) {
     if (peer->channel.WakeIsDue()) return true;
   }

@@ -223,6 +223,7 @@ void SimulatedProcess::Perform() {
       case ActionKind::kLetGo:
       case ActionKind::kEndHold:  // never: no simulated daemon asks
       case ActionKind::kAskAgain:
+      case ActionKind::kForgetWorker:
       case ActionKind::kRunAgain:
         break;
       case ActionKind::kResolved:

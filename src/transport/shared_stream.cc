@@ -51,7 +51,7 @@ void SharedStream::Gather() {
     std::lock_guard lock(mutex_);
     if (std::exchange(gathers_, true)) return;
   }
-  poller_.Gather(this);
+  poller_.Gather(shared_from_this());
 }
 
 bool SharedStream::WakeIsAsked() {
@@ -79,15 +79,14 @@ void SharedStream::Published() {
 }
 
 void SharedStream::WatchWritable(bool wanted) {
-  if (wanted == watches_writable_ || !watched_) return;
+  if (wanted == watches_writable_ || watched_as_ == 0) return;
   watches_writable_ = wanted;
-  poller_.Watch(channel_.fd(), this, wanted, true);
+  poller_.Watch(channel_.fd(), watched_as_, wanted, true);
 }
 
 void SharedStream::Unwatch() {
-  if (!watched_) return;
-  watched_ = false;
-  poller_.Unwatch(channel_.fd());
+  if (watched_as_ == 0) return;
+  poller_.Unwatch(channel_.fd(), std::exchange(watched_as_, 0));
 }
 
 RevokeOutcome SharedStream::Revoke(Ticket ticket) {
@@ -140,7 +139,7 @@ bool SharedStream::Receive() {
   bool ring = false, later = false;
   {
     std::lock_guard lock(mutex_);
-    if (!watched_) return false;
+    if (watched_as_ == 0) return false;
     const uint32_t before = channel_.received_frames();
     channel_.Fill();
     if (channel_.wants_flush()) FlushHeld();

@@ -26,6 +26,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 
 #include "os/fd.h"
@@ -36,13 +37,13 @@ namespace weft::core {
 
 class StreamPoller;
 
-class SharedStream {
+class SharedStream : public std::enable_shared_from_this<SharedStream> {
  public:
   static constexpr int64_t kGatherNs = 50'000;  // less than a round trip, so that what is waited for leaves at once
   static constexpr size_t kGatherBytes = 16 * 1024;
 
-  // `slot` and `audience`: what is rung in this process's own doorbell when something arrives. The poller must outlive
-  // the stream, which stays where it is until the poller has stopped.
+  // `slot` and `audience`: what is rung in this process's own doorbell when something arrives. The poller outlives the
+  // use of the stream.
   SharedStream(UniqueFd socket, StreamPoller& poller, uint32_t slot, Audience audience);
   SharedStream(const SharedStream&) = delete;
   SharedStream& operator=(const SharedStream&) = delete;
@@ -124,7 +125,7 @@ class SharedStream {
 
   std::mutex mutex_;
   StreamChannel channel_;
-  bool watched_ = false;  // by the poller's epoll
+  uint64_t watched_as_ = 0;  // the poller's number for it; 0: it is not watched
   bool watches_writable_ = false;
   int64_t flushed_at_ns_ = 0;
   bool owes_ring_ = false;

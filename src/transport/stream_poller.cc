@@ -38,7 +38,7 @@ Result<std::unique_ptr<StreamPoller>> StreamPoller::Start(std::shared_ptr<Mappin
   UniqueFd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.ptr = nullptr;
+  event.data.u64 = 0;
   if (!epoll || !wake || ::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wake.get(), &event) != 0) {
     return Error{ErrorKind::kUnavailable, std::string("no descriptors for streams: ") + std::strerror(errno)};
   }
@@ -71,42 +71,51 @@ void StreamPoller::Wake() {
   [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);  // full: it is awake already
 }
 
-Status StreamPoller::Add(SharedStream* stream) {
+Status StreamPoller::Add(const std::shared_ptr<SharedStream>& stream) {
   std::lock_guard lock(stream->mutex_);
-  stream->watched_ = true;
-  if (!Watch(stream->channel_.fd(), stream, false, false)) {
-    stream->watched_ = false;
+  {
+    std::lock_guard own(mutex_);
+    stream->watched_as_ = ++last_number_;
+    watched_.emplace(stream->watched_as_, stream);
+  }
+  if (!Watch(stream->channel_.fd(), stream->watched_as_, false, false)) {
+    std::lock_guard own(mutex_);
+    watched_.erase(std::exchange(stream->watched_as_, 0));
     return Error{ErrorKind::kUnavailable, std::string("cannot watch a stream: ") + std::strerror(errno)};
   }
   return {};
 }
 
-bool StreamPoller::Watch(int fd, SharedStream* stream, bool writable, bool again) {
+bool StreamPoller::Watch(int fd, uint64_t number, bool writable, bool again) {
   epoll_event event{};
   event.events = EPOLLIN | (writable ? static_cast<uint32_t>(EPOLLOUT) : 0u);
-  event.data.ptr = stream;
+  event.data.u64 = number;
   return ::epoll_ctl(epoll_.get(), again ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-void StreamPoller::Unwatch(int fd) { ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr); }
+void StreamPoller::Unwatch(int fd, uint64_t number) {
+  ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  std::lock_guard lock(mutex_);
+  watched_.erase(number);
+}
 
-void StreamPoller::Gather(SharedStream* stream) {
+void StreamPoller::Gather(std::shared_ptr<SharedStream> stream) {
   {
     std::lock_guard lock(mutex_);
-    gathered_.push_back(stream);
+    gathered_.push_back(std::move(stream));
     gathers_.store(true, std::memory_order_relaxed);
   }
   if (!lingers_.exchange(true)) Wake();
 }
 
 void StreamPoller::SendGathered() {
-  std::vector<SharedStream*> streams;
+  std::vector<std::shared_ptr<SharedStream>> streams;
   {
     std::lock_guard lock(mutex_);
     streams.swap(gathered_);
     gathers_.store(false, std::memory_order_relaxed);
   }
-  for (SharedStream* stream : streams) {
+  for (const auto& stream : streams) {
     std::lock_guard lock(stream->mutex_);
     stream->gathers_ = false;
     stream->FlushHeld();
@@ -116,10 +125,15 @@ void StreamPoller::SendGathered() {
 bool StreamPoller::Handle(const epoll_event* events, int count) {
   bool asked = false;
   for (int i = 0; i < count; ++i) {
-    if (auto* stream = static_cast<SharedStream*>(events[i].data.ptr)) {
-      if (stream->Receive()) {
+    if (const uint64_t number = events[i].data.u64; number != 0) {
+      std::shared_ptr<SharedStream> stream;
+      {
         std::lock_guard lock(mutex_);
-        late_.push_back(stream);
+        if (auto found = watched_.find(number); found != watched_.end()) stream = found->second;
+      }
+      if (stream && stream->Receive()) {
+        std::lock_guard lock(mutex_);
+        late_.push_back(std::move(stream));
         asked = true;
       }
       continue;
@@ -134,12 +148,12 @@ bool StreamPoller::Handle(const epoll_event* events, int count) {
 void StreamPoller::Round() {
   lingers_.store(false);  // first: who gathers from now on gets another one
   SendGathered();
-  std::vector<SharedStream*> late;
+  std::vector<std::shared_ptr<SharedStream>> late;
   {
     std::lock_guard lock(mutex_);
     late.swap(late_);
   }
-  for (SharedStream* stream : late) stream->RingLate();
+  for (const auto& stream : late) stream->RingLate();
 }
 
 void StreamPoller::Loop() {

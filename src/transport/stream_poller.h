@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <thread>
+#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
@@ -47,8 +48,8 @@ class StreamPoller {
   static Result<std::unique_ptr<StreamPoller>> Start(std::shared_ptr<Mapping> doorbell);
   ~StreamPoller();
 
-  // From now on the stream is read. It must live until Stop.
-  Status Add(SharedStream* stream);
+  // From now on the stream is read, until it has ended (SharedStream::AwaitEnd).
+  Status Add(const std::shared_ptr<SharedStream>& stream);
   void Stop();
 
   // As Doorbell::SleepAsWaiter on this process's doorbell, and the streams are read meanwhile. `waiter` is the same
@@ -78,13 +79,13 @@ class StreamPoller {
   StreamPoller(UniqueFd epoll, UniqueFd wake, std::shared_ptr<Mapping> doorbell);
 
   // For SharedStream, which serialises them for its own socket.
-  bool Watch(int fd, SharedStream* stream, bool writable, bool again);
-  void Unwatch(int fd);
+  bool Watch(int fd, uint64_t number, bool writable, bool again);
+  void Unwatch(int fd, uint64_t number);
   void Ring(uint32_t slot, Audience audience) {
     if (bell_.waiter_state() != WaiterState::kAwake) woke_waiter_.store(true, std::memory_order_relaxed);
     bell_.Ring(slot, audience);
   }
-  void Gather(SharedStream* stream);
+  void Gather(std::shared_ptr<SharedStream> stream);
 
   bool Enter();
   void Leave();
@@ -113,8 +114,10 @@ class StreamPoller {
   std::atomic<uint32_t> entered_{0};
 
   std::mutex mutex_;  // nothing is locked while it is held
-  std::vector<SharedStream*> gathered_;
-  std::vector<SharedStream*> late_;  // that want RingLate
+  uint64_t last_number_ = 0;
+  std::unordered_map<uint64_t, std::shared_ptr<SharedStream>> watched_;  // by what epoll calls them
+  std::vector<std::shared_ptr<SharedStream>> gathered_;
+  std::vector<std::shared_ptr<SharedStream>> late_;  // that want RingLate
   std::thread thread_;
 };
 

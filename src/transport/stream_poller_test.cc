@@ -44,8 +44,8 @@ TEST(StreamPoller, AWaiterThatReadsTheSocketsHearsEveryWakeUp) {
   ASSERT_TRUE(poller.ok());
   auto sockets = StreamSocketPair(Blocking::kNo);
   ASSERT_TRUE(sockets.ok());
-  SharedStream stream(std::move(sockets->first), **poller, 0, Audience::kExecutor);
-  ASSERT_TRUE((*poller)->Add(&stream).ok());
+  auto stream = std::make_shared<SharedStream>(std::move(sockets->first), **poller, 0, Audience::kExecutor);
+  ASSERT_TRUE((*poller)->Add(stream).ok());
   StreamChannel peer(std::move(sockets->second));
 
   constexpr uint32_t kRounds = 5000;
@@ -58,7 +58,7 @@ TEST(StreamPoller, AWaiterThatReadsTheSocketsHearsEveryWakeUp) {
       (*poller)->SleepAsWaiter(waiter_bell, WaiterState::kAsleepIdle, deadline_ns,
                                [&] { return said.load() != heard.load(); });
       Frame frame;
-      while (stream.Peek(&frame)) stream.Pop();
+      while (stream->Peek(&frame)) stream->Pop();
       waiter_bell.TakeRung(Audience::kExecutor, [](uint32_t) {});
       if (said.load() == heard.load()) continue;
       if (NowNs() >= deadline_ns) lost.store(true);

@@ -85,6 +85,10 @@ void Fields(V& v, SegmentOpened& m) {
   v(m.segment, m.size);
 }
 template <class V>
+void Fields(V& v, SegmentClosed& m) {
+  v(m.segment);
+}
+template <class V>
 void Fields(V& v, MemoryReserved& m) {
   v(m.request, m.granted, m.why_not);
 }

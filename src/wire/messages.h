@@ -19,7 +19,7 @@
 
 namespace weft::core {
 
-inline constexpr uint32_t kProtocolVersion = 3;
+inline constexpr uint32_t kProtocolVersion = 4;
 inline constexpr uint32_t kMaxMessageBytes = 4u << 20;  // bounds what one peer can make the daemon buffer
 
 // An amount of one resource in 1/10,000. "CPU" is a resource like any other.
@@ -236,6 +236,9 @@ struct SegmentOpened {  // with one descriptor, read-only; size 0 and no descrip
   SegmentId segment;
   uint64_t size = 0;
 };
+struct SegmentClosed {  // which this process has opened: its writer has ended, and nothing in it is held any more
+  SegmentId segment;
+};
 struct MemoryReserved {
   uint64_t request = 0;
   uint8_t granted = 0;
@@ -413,16 +416,15 @@ struct LibraryAnswer {
 
 struct Unblocked {};  // this worker's task goes on, and its CPU was lent (BlockedState)
 
-using Message =
-    std::variant<std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated,
-                 OpenSegment, ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened,
-                 LeaseGranted, LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed,
-                 ObjectsFreed, WorkerOutput, LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor,
-                 ReleaseActor, KillActor, ActorConstructed, ActorExiting, ActorAnswer, ActorList, ActorChanged,
-                 PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState, StateReport, AskShape,
-                 ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject, ObjectFetched,
-                 ObjectUnfetchable, EntrustActor, NodeListed, ChannelLost, ShareLibrary, FindLibrary, LibraryAnswer,
-                 Unblocked, OrphansFound, HeldObjects, HoldsEnded, HoldOrphan, AskHeld, OrphanHeld, ResultsLeft>;
+using Message = std::variant<
+    std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated, OpenSegment,
+    ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened, LeaseGranted, LeaseRecalled,
+    ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed, ObjectsFreed, WorkerOutput, LeaseRefused, Exit,
+    CreateActor, LookupActor, ListActors, WatchActor, ReleaseActor, KillActor, ActorConstructed, ActorExiting,
+    ActorAnswer, ActorList, ActorChanged, PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState,
+    StateReport, AskShape, ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject,
+    ObjectFetched, ObjectUnfetchable, EntrustActor, NodeListed, ChannelLost, ShareLibrary, FindLibrary, LibraryAnswer,
+    Unblocked, OrphansFound, HeldObjects, HoldsEnded, HoldOrphan, AskHeld, OrphanHeld, ResultsLeft, SegmentClosed>;
 
 // The type byte and the fields (no length prefix).
 std::string Encode(const Message& message);
