@@ -152,7 +152,9 @@ int NodeDaemon::Run() {
       programs_->Tick(NowNs());
       Settle();
     }
-    if (!redials_.empty() && !ended_) DialAgain(now);
+    if (!ended_) {
+      for (const auto& [submitter, worker] : channels_.Due(now)) cluster_->DialChannel(submitter, worker);
+    }
     AnswerWithoutHead(now);
     TellHead();
     if (frozen_) FreezeWhatIsNew();
@@ -182,7 +184,7 @@ int64_t NodeDaemon::NextDeadline() const {
   if (cluster_) next = std::min(next, cluster_->NextDeadline());
   if (exchange_) next = std::min(next, exchange_->NextDeadline());
   if (programs_) next = std::min(next, programs_->NextDeadline());
-  for (const auto& [pair, redial] : redials_) next = std::min(next, redial.at_ns);
+  next = std::min(next, channels_.next_dial_ns());
   if (!asked_nodes_.empty()) next = std::min(next, asked_nodes_.begin()->second.until_ns);
   if (scheduler_) {
     next = std::min({next, scheduler_->next_wakeup_ns(), directory_.next_wakeup_ns()});
@@ -441,7 +443,8 @@ bool NodeDaemon::NothingRuns() const {
   return std::none_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
     const auto& [id, process] = entry;
     if (!process->doorbell || !scheduler_->IsLeased(id)) return false;
-    // An actor without calls, or a lease that has run out of tasks, runs nothing.
+    // An actor without calls, or a lease that has run out of tasks, runs nothing. One whose threads run calls while its
+    // main thread sleeps is taken for idle: then more may lend, but no more than twice as many.
     return process->doorbell->blocked().load() == BlockedState::kNot &&
            process->doorbell->waiter_state() != WaiterState::kAsleepIdle;
   });
@@ -755,49 +758,29 @@ void NodeDaemon::CountGrant(Process& process, const ResourceAmounts& shape) {
 }
 
 bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
-  if (submitter.peers.contains({worker.id, true})) return true;
-  if (!test_streams_.empty()) return OpenStream(submitter, worker);
-  auto memory = CreateChannelMemory();
-  if (!memory) return false;
-  auto submitter_slot = TakeSlot(submitter);
-  auto worker_slot = TakeSlot(worker);
-  if (!submitter_slot || !worker_slot) {
-    if (submitter_slot) submitter.freed_slots.push_back(*submitter_slot);
-    if (worker_slot) worker.freed_slots.push_back(*worker_slot);
-    return false;
+  const ChannelBroker::Pair pair{submitter.id, worker.id};
+  if (channels_.HasSubmitter(pair)) return true;
+  SharedFd shared, submitter_end, worker_end;
+  if (test_streams_.empty()) {
+    auto memory = CreateChannelMemory();
+    if (!memory) return false;
+    shared = ShareFd(std::move(*memory));
+  } else {
+    auto ends = test_streams_ == "tcp" ? LoopbackTcpPair() : StreamSocketPair(Blocking::kNo);
+    if (!ends) return false;
+    worker_end = ShareFd(std::move(ends->first));
+    submitter_end = ShareFd(std::move(ends->second));
   }
-  SharedFd shared = ShareFd(std::move(*memory));
-  submitter.peers[{worker.id, true}] = Peer{*submitter_slot, *worker_slot};
-  worker.peers[{submitter.id, false}] = Peer{*worker_slot, *submitter_slot};
-  Send(worker, ChannelOpened{submitter.id, *worker_slot, *submitter_slot, 0}, {shared, submitter.doorbell_fd});
-  Send(submitter, ChannelOpened{worker.id, *submitter_slot, *worker_slot, 1}, {shared, worker.doorbell_fd});
-  return true;
-}
-
-bool NodeDaemon::OpenStream(Process& submitter, Process& worker) {
-  auto pair = test_streams_ == "tcp" ? LoopbackTcpPair() : StreamSocketPair(Blocking::kNo);
-  if (!pair) return false;
-  auto submitter_slot = TakeSlot(submitter);
-  auto worker_slot = TakeSlot(worker);
-  if (!submitter_slot || !worker_slot) {
-    if (submitter_slot) submitter.freed_slots.push_back(*submitter_slot);
-    if (worker_slot) worker.freed_slots.push_back(*worker_slot);
-    return false;
+  const auto slots = channels_.Open(pair);
+  if (!slots) return false;
+  if (shared) {
+    Send(worker, ChannelOpened{submitter.id, slots->worker, slots->submitter, 0}, {shared, submitter.doorbell_fd});
+    Send(submitter, ChannelOpened{worker.id, slots->submitter, slots->worker, 1}, {shared, worker.doorbell_fd});
+  } else {
+    Send(worker, StreamOpened{submitter.id, slots->worker, 0}, {worker_end});
+    Send(submitter, StreamOpened{worker.id, slots->submitter, 1}, {submitter_end});
   }
-  submitter.peers[{worker.id, true}] = Peer{*submitter_slot, *worker_slot};
-  worker.peers[{submitter.id, false}] = Peer{*worker_slot, *submitter_slot};
-  Send(worker, StreamOpened{submitter.id, *worker_slot, 0}, {ShareFd(std::move(pair->first))});
-  Send(submitter, StreamOpened{worker.id, *submitter_slot, 1}, {ShareFd(std::move(pair->second))});
   return true;
-}
-
-std::optional<uint32_t> NodeDaemon::TakeSlot(Process& process) {
-  // Slots of the dead are used again as late as possible: a late ring on one is then harmless.
-  if (process.next_slot < kDoorbellSlots) return process.next_slot++;
-  if (process.freed_slots.empty()) return std::nullopt;
-  uint32_t slot = process.freed_slots.front();
-  process.freed_slots.erase(process.freed_slots.begin());
-  return slot;
 }
 
 void NodeDaemon::Perform(const RecallLease& action) {

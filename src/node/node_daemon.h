@@ -28,6 +28,7 @@
 #include "control_store/tables.h"
 #include "head/actor_directory.h"
 #include "head/actor_names.h"
+#include "node/channel_broker.h"
 #include "node/cluster.h"
 #include "node/job.h"
 #include "node/lasting_node.h"
@@ -67,10 +68,6 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   bool never_joined() const { return refused_; }
 
  private:
-  struct Peer {  // of one process: another one that it shares a channel with
-    uint32_t own_slot = 0;
-    uint32_t peer_slot = 0;
-  };
   // The end of what a worker has printed, for those who ask later.
   struct OutputTail {
     std::string text;
@@ -105,10 +102,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
 
     SharedFd doorbell_fd;
     std::shared_ptr<PeerDoorbell> doorbell;
-    std::map<std::pair<ProcessId, bool>, Peer> peers;  // true: this process submits to that one
-    std::set<SegmentId> opened;                        // that it has mapped
-    uint32_t next_slot = 0;
-    std::vector<uint32_t> freed_slots;
+    std::set<SegmentId> opened;  // that it has mapped
 
     std::string last_stderr;  // until it is ready: explains a failed start
     std::string actor_class;  // of the actor that lives in it
@@ -215,8 +209,6 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void EndLease(ProcessId holder, LeaseId lease);
   // Before it is told of one.
   static void CountGrant(Process& process, const ResourceAmounts& shape);
-  bool OpenStream(Process& submitter, Process& worker);
-  std::optional<uint32_t> TakeSlot(Process& process);
 
   // ---- lives
   Status Launch(ProcessId worker, const WorkerKind& kind);
@@ -311,8 +303,6 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   // To a process of this node that watches; the channel to the actor's worker first.
   void DeliverChange(Process& watcher, const ActorChanged& change);
   void TellUnreachable(Process& watcher, const ActorChanged& change, const std::string& why);
-  bool DialAgainLater(ProcessId submitter, ProcessId worker, std::vector<Message>& waiting);
-  void DialAgain(int64_t now_ns);
   void PlaceFarActor(WorkAssigned& message);
   void DeclineFarActor(ObjectId actor);
   bool OfferActor(const GrantActor& action, Process& worker);
@@ -454,9 +444,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   Started started_;
   std::map<ProcessId, ProcessId> remote_clients_;  // processes of other nodes that the scheduler knows, and their jobs
   std::set<ProcessId> remote_peers_;               // that ours share or shared a channel with
-  std::set<std::pair<ProcessId, ProcessId>> wanted_channels_;  // submitter elsewhere, worker here
-  // Submitter here, worker elsewhere: what waits for the connection.
-  std::map<std::pair<ProcessId, ProcessId>, std::vector<Message>> awaiting_channel_;
+  ChannelBroker channels_{kDoorbellSlots};
   uint64_t next_wish_ = 1;
   SentWishes sent_wishes_{&next_wish_};
   struct PlacedWish {
@@ -486,11 +474,6 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   std::map<ObjectId, FarWanted> far_wanted_;         // the local scheduler looks for a worker
   std::map<ProcessId, FarWorker> far_workers_;       // ours
   std::map<ObjectId, std::set<ProcessId>> watched_;  // by ours
-  struct Redial {
-    int64_t at_ns = INT64_MAX;  // INT64_MAX: it is under way
-    int64_t until_ns = 0;
-  };
-  std::map<std::pair<ProcessId, ProcessId>, Redial> redials_;  // channels that are awaited
   // Actors that have us for their home, and wait at the head; and those among them that only the head may place.
   std::map<ObjectId, LocalScheduler::UnmetActor> placed_actors_;
   std::map<ObjectId, uint64_t> actor_wishes_;

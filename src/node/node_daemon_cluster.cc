@@ -214,14 +214,12 @@ void NodeDaemon::HandleNode(NodeNumber from, ForProcess& message) {
       cluster_->Send(from, FromProcess{message.process, {}, Encode(ReturnLease{granted->lease})});
       return;
     }
-    auto waiting = awaiting_channel_.find({message.process, granted->worker});
-    if (waiting != awaiting_channel_.end()) return waiting->second.push_back(std::move(decoded));
-    if (!process->peers.contains({granted->worker, true})) {
-      // It could not be connected before the grant came. If it cannot now, the lease is returned.
-      if (deaths_.contains(granted->worker)) return;
-      const ProcessId worker = granted->worker;
-      awaiting_channel_[{message.process, worker}].push_back(std::move(decoded));
-      return cluster_->DialChannel(message.process, worker);
+    const ChannelBroker::Pair pair{message.process, granted->worker};
+    if (channels_.IsAwaited(pair) || !channels_.HasSubmitter(pair)) {
+      // If it could not be connected before the grant came and cannot now, the lease is returned.
+      if (!channels_.IsAwaited(pair) && deaths_.contains(pair.worker)) return;
+      if (channels_.Await(pair, std::move(decoded))) cluster_->DialChannel(pair.submitter, pair.worker);
+      return;
     }
     WishWasPlaced(message.process, granted->shape);
     CountGrant(*process, granted->shape);
@@ -307,18 +305,11 @@ void NodeDaemon::HandleNode(NodeNumber from, ProcessVanished& message) {
 void NodeDaemon::RemoteProcessDied(ProcessId id, int32_t pid, const std::string& how) {
   RememberHow(id, how);
   remote_peers_.erase(id);
-  std::erase_if(awaiting_channel_, [&](const auto& entry) { return entry.first.second == id; });
-  std::erase_if(redials_, [&](const auto& entry) { return entry.first.second == id; });
+  channels_.EndedElsewhere(id);
   std::erase_if(far_wanted_, [&](const auto& wanted) { return wanted.second.creator == id; });
   // An actor there is dead or restarts, and its watchers hear it before the death of its worker.
   TellOfActorsThatEndWith(id, pid, how);
   for (auto& [other_id, other] : processes_) {
-    for (bool submits : {false, true}) {
-      auto peer = other->peers.find({id, submits});
-      if (peer == other->peers.end()) continue;
-      other->freed_slots.push_back(peer->second.own_slot);
-      other->peers.erase(peer);
-    }
     if (other->stage != Process::Stage::kReady) continue;
     Send(*other, ProcessDied{id, pid, how});
     if (other->doorbell) other->doorbell->WakeAll();
@@ -438,15 +429,13 @@ void NodeDaemon::GrantElsewhere(const GrantLease& action) {
 
 void NodeDaemon::WantChannel(ProcessId submitter, ProcessId worker) {
   remote_peers_.insert(submitter);
-  if (!wanted_channels_.insert({submitter, worker}).second) return;
-  cluster_->Send(NodeOf(submitter), ChannelWanted{submitter, worker});
+  if (channels_.Want({submitter, worker})) cluster_->Send(NodeOf(submitter), ChannelWanted{submitter, worker});
 }
 
 void NodeDaemon::HandleNode(NodeNumber from, ChannelWanted& message) {
   if (NodeOf(message.worker) != from || Find(message.submitter) == nullptr) return;
   remote_peers_.insert(message.worker);
-  if (!awaiting_channel_.try_emplace({message.submitter, message.worker}).second) return;
-  cluster_->DialChannel(message.submitter, message.worker);
+  if (channels_.Await({message.submitter, message.worker})) cluster_->DialChannel(message.submitter, message.worker);
 }
 
 // A connection between two processes has ended, and both live: reset by something on its way. A new one could not say
@@ -475,20 +464,21 @@ void NodeDaemon::EndUnreachable(ProcessId worker, ProcessId other) {
 void NodeDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) {
   auto* own = Find(dialled ? submitter : worker);
   const ProcessId other = dialled ? worker : submitter;
-  std::vector<Message> waiting;
-  if (auto found = awaiting_channel_.find({submitter, worker}); dialled && found != awaiting_channel_.end()) {
-    waiting = std::move(found->second);
-    awaiting_channel_.erase(found);
-  }
+  const ChannelBroker::Pair pair{submitter, worker};
   std::optional<uint32_t> slot;
-  if (own != nullptr && own->stage == Process::Stage::kReady && socket.ok()) slot = TakeSlot(*own);
+  if (own != nullptr && own->stage == Process::Stage::kReady && socket.ok()) {
+    slot = channels_.OpenOne(pair, dialled ? ChannelBroker::Side::kSubmitter : ChannelBroker::Side::kWorker);
+  }
   if (!slot) {
-    if (!socket.ok() && dialled && own != nullptr) DialAgainLater(submitter, worker, waiting);
+    std::vector<Message> refused;
+    if (dialled) {
+      refused = socket.ok() ? channels_.GivenUp(pair) : channels_.NotReached(pair, deaths_.contains(worker), NowNs());
+    }
     if (!socket.ok()) {
       std::fprintf(stderr, "weft node: no connection for a channel to process %s: %s\n", ToString(other).c_str(),
                    socket.error().message.c_str());
     }
-    for (auto& message : waiting) {
+    for (auto& message : refused) {
       if (auto* granted = std::get_if<LeaseGranted>(&message)) {
         cluster_->Send(NodeOf(worker), FromProcess{submitter, {}, Encode(ReturnLease{granted->lease})});
       } else if (auto* change = std::get_if<ActorChanged>(&message); change != nullptr && own != nullptr) {
@@ -499,10 +489,8 @@ void NodeDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool di
     }
     return;
   }
-  redials_.erase({submitter, worker});
-  own->peers[{other, dialled}] = Peer{*slot, 0};
   Send(*own, StreamOpened{other, *slot, static_cast<uint8_t>(dialled ? 1 : 0)}, {ShareFd(std::move(*socket))});
-  for (auto& message : waiting) {
+  for (auto& message : dialled ? channels_.Opened(pair) : std::vector<Message>{}) {
     if (auto* granted = std::get_if<LeaseGranted>(&message)) {
       WishWasPlaced(submitter, granted->shape);
       CountGrant(*own, granted->shape);

@@ -298,7 +298,7 @@ void NodeDaemon::Construct(const ConstructActor& message) {
   if (!DecodeRecipe(message.recipe, &recipe)) return Kill(*worker, "what its actor is made of cannot be read");
   auto memory = CreateChannelMemory();
   auto page = CreateDoorbellPage();
-  auto slot = TakeSlot(*worker);
+  auto slot = channels_.TakeSlot(worker->id);
   if (!memory || !page || !slot) return Kill(*worker, "no descriptors or channel slots are left on this node");
   auto channel = RingChannel::Open(memory->get(), true, worker->doorbell, *slot);
   if (!channel) return Kill(*worker, channel.error().message);

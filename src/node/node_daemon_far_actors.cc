@@ -16,10 +16,6 @@
 namespace weft::core {
 namespace {
 
-// A connection that fails may mean that the other node is dead, which the head will say; or that it is short of
-// something for a moment. After this time the actor counts as unreachable.
-constexpr int64_t kDialAgainNs = 200'000'000;
-constexpr int64_t kReachNs = 15'000'000'000;
 constexpr size_t kMostExited = 1000;  // whose last words a head may not have heard
 
 ActorChanged Unreachable(const ActorChanged& change, const std::string& why) {
@@ -62,14 +58,7 @@ void NodeDaemon::TellElsewhere(const TellWatcher& action) {
 
 void NodeDaemon::DeliverChange(Process& watcher, const ActorChanged& change) {
   if (cluster_) {
-    // What waits for a channel to an earlier worker is overtaken.
-    for (auto entry = awaiting_channel_.lower_bound({watcher.id, ProcessId{}});
-         entry != awaiting_channel_.end() && entry->first.first == watcher.id; ++entry) {
-      std::erase_if(entry->second, [&](const Message& message) {
-        const auto* waiting = std::get_if<ActorChanged>(&message);
-        return waiting != nullptr && waiting->actor == change.actor && waiting->worker != change.worker;
-      });
-    }
+    channels_.Overtake(watcher.id, change);
     if (static_cast<ActorState>(change.state) == ActorState::kDead) watched_.erase(change.actor);
   }
   if (!change.worker) return Send(watcher, change);
@@ -81,44 +70,10 @@ void NodeDaemon::DeliverChange(Process& watcher, const ActorChanged& change) {
     if (watcher.id == change.actor.owner || change.construct != 0) return Kill(*worker, why);
     return Send(watcher, Unreachable(change, why));
   }
-  if (watcher.peers.contains({change.worker, true})) return Send(watcher, change);
+  if (channels_.HasSubmitter({watcher.id, change.worker})) return Send(watcher, change);
   if (deaths_.contains(change.worker)) return;
   remote_peers_.insert(change.worker);
-  auto [entry, fresh] = awaiting_channel_.try_emplace({watcher.id, change.worker});
-  entry->second.emplace_back(change);
-  if (fresh) cluster_->DialChannel(watcher.id, change.worker);
-}
-
-// A connection for a channel could not be had. True if it is tried again, for what waits for it.
-bool NodeDaemon::DialAgainLater(ProcessId submitter, ProcessId worker, std::vector<Message>& waiting) {
-  const bool wanted = std::any_of(waiting.begin(), waiting.end(),
-                                  [](const Message& message) { return std::holds_alternative<ActorChanged>(message); });
-  const int64_t now = NowNs();
-  auto [again, first] = redials_.try_emplace({submitter, worker});
-  if (first) again->second.until_ns = now + kReachNs;
-  if (!wanted || deaths_.contains(worker) || now >= again->second.until_ns) {
-    redials_.erase(again);
-    return false;
-  }
-  again->second.at_ns = now + kDialAgainNs;
-  std::vector<Message> changes;
-  for (Message& message : waiting) {
-    if (std::holds_alternative<ActorChanged>(message)) changes.push_back(std::move(message));
-  }
-  std::erase_if(waiting, [](const Message& message) { return std::holds_alternative<ActorChanged>(message); });
-  awaiting_channel_[{submitter, worker}] = std::move(changes);
-  return true;
-}
-
-void NodeDaemon::DialAgain(int64_t now_ns) {
-  std::vector<std::pair<ProcessId, ProcessId>> due;
-  std::erase_if(redials_, [&](const auto& entry) { return !awaiting_channel_.contains(entry.first); });
-  for (auto& [pair, redial] : redials_) {
-    if (redial.at_ns > now_ns) continue;
-    redial.at_ns = INT64_MAX;
-    due.push_back(pair);
-  }
-  for (const auto& [submitter, worker] : due) cluster_->DialChannel(submitter, worker);
+  if (channels_.Await({watcher.id, change.worker}, change)) cluster_->DialChannel(watcher.id, change.worker);
 }
 
 void NodeDaemon::TellUnreachable(Process& watcher, const ActorChanged& change, const std::string& why) {

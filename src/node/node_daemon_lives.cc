@@ -355,17 +355,8 @@ void NodeDaemon::Bury(ProcessId id) {
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) why_not_started += "; it said:\n" + words;
 
-  for (const auto& [key, peer] : process->peers) {
-    if (key.first == id || Find(key.first) == nullptr) continue;  // an actor that called itself
-    if (auto* other = Find(key.first)) {
-      other->peers.erase({id, !key.second});
-      other->freed_slots.push_back(peer.peer_slot);
-    }
-  }
+  channels_.Ended(id);
   if (cluster_) cluster_->SendToAll(ProcessVanished{id, process->pid, how});
-  std::erase_if(wanted_channels_, [id](const auto& pair) { return pair.second == id; });
-  std::erase_if(awaiting_channel_, [id](const auto& entry) { return entry.first.first == id; });
-  std::erase_if(redials_, [id](const auto& entry) { return entry.first.first == id; });
   far_workers_.erase(id);
   TellOfActorsThatEndWith(id, process->pid != 0 ? process->pid : process->claimed_pid, how);
   // Everybody hears of it: an owner may count the dead as a borrower by the word of a third process alone.

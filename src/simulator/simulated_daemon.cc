@@ -263,7 +263,8 @@ void SimulatedDaemon::Perform(const SetDemand& action) {
 }
 
 void SimulatedDaemon::OpenChannel(ProcessId submitter, ProcessId worker) {
-  if (!processes_.at(submitter).workers.insert(worker).second) return;
+  if (channels_.HasSubmitter({submitter, worker})) return;
+  if (!channels_.Open({submitter, worker})) world_.Fail("a process has no slot left for a channel");
   world_.OpenChannel(submitter, worker);
   Tell(worker, ChannelOpened{.peer = submitter, .first_side = 0});
   Tell(submitter, ChannelOpened{.peer = worker, .first_side = 1});
@@ -347,13 +348,11 @@ void SimulatedDaemon::Bury(ProcessId id) {
   world_.Note("bury", id.value);
   if (node_) {
     if (!world_.options.cluster_faults.keep_deaths_to_itself) node_->SendToAll(ProcessVanished{id, 0, "was killed"});
-    std::erase_if(wanted_channels_, [id](const auto& pair) { return pair.second == id; });
-    std::erase_if(awaiting_channel_, [id](const auto& entry) { return entry.first.first == id; });
     deaths_[id] = "was killed";
   }
+  channels_.Ended(id);
   TellOfActorsThatEndWith(id);
   for (auto& [other, process] : processes_) {
-    process.workers.erase(id);
     if (other != id) Tell(other, ProcessDied{id, 0, "was killed"});
   }
   processes_.erase(id);

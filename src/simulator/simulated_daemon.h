@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "head/actor_directory.h"
+#include "node/channel_broker.h"
 #include "node/sent_wishes.h"
 #include "node/worker_pool.h"
 #include "scheduling/local_scheduler.h"
@@ -73,8 +74,7 @@ class SimulatedDaemon {
   struct Process {
     Stage stage = Stage::kConnecting;
     std::deque<Incoming> inbox;
-    std::set<ProcessId> workers;  // that it has a channel to; two workers may have one in each direction
-    int64_t not_before_ns = 0;    // its messages are held up until then
+    int64_t not_before_ns = 0;  // its messages are held up until then
     std::map<ResourceAmounts, uint64_t> granted;
   };
 
@@ -162,8 +162,7 @@ class SimulatedDaemon {
   bool frozen_ = false;
   std::map<ProcessId, std::string> deaths_;
   std::set<ProcessId> remote_clients_, remote_peers_;
-  std::set<std::pair<ProcessId, ProcessId>> wanted_channels_;
-  std::map<std::pair<ProcessId, ProcessId>, std::vector<Message>> awaiting_channel_;
+  ChannelBroker channels_{UINT32_MAX};
   uint64_t next_wish_ = 1;
   SentWishes sent_wishes_{&next_wish_};
   uint64_t placements_seen_ = 0;

@@ -159,13 +159,11 @@ void SimulatedDaemon::HandleNode(NodeNumber from, ForProcess& message) {
       node_->Send(from, FromProcess{message.process, {}, Encode(ReturnLease{granted->lease})});
       return;
     }
-    auto waiting = awaiting_channel_.find({message.process, granted->worker});
-    if (waiting != awaiting_channel_.end()) return waiting->second.push_back(std::move(decoded));
-    if (!process->second.workers.contains(granted->worker)) {
-      if (deaths_.contains(granted->worker)) return;
-      const ProcessId worker = granted->worker;
-      awaiting_channel_[{message.process, worker}].push_back(std::move(decoded));
-      return node_->DialChannel(message.process, worker);
+    const ChannelBroker::Pair pair{message.process, granted->worker};
+    if (channels_.IsAwaited(pair) || !channels_.HasSubmitter(pair)) {
+      if (!channels_.IsAwaited(pair) && deaths_.contains(pair.worker)) return;
+      if (channels_.Await(pair, std::move(decoded))) node_->DialChannel(pair.submitter, pair.worker);
+      return;
     }
     scheduler.Handle(LeaseHadElsewhere{message.process, granted->shape}, scheduler_actions_);
     ++process->second.granted[granted->shape];
@@ -219,11 +217,8 @@ void SimulatedDaemon::HandleNode(NodeNumber from, ProcessVanished& message) {
 void SimulatedDaemon::RemoteProcessDied(ProcessId id, const std::string& how) {
   deaths_[id] = how;
   remote_peers_.erase(id);
-  std::erase_if(awaiting_channel_, [&](const auto& entry) { return entry.first.second == id; });
-  for (auto& [other, process] : processes_) {
-    process.workers.erase(id);
-    Tell(other, ProcessDied{id, 0, how});
-  }
+  channels_.EndedElsewhere(id);
+  for (auto& [other, process] : processes_) Tell(other, ProcessDied{id, 0, how});
   if (remote_clients_.erase(id) > 0 && !world_.options.cluster_faults.keep_leases_of_the_gone) {
     scheduler.Handle(ProcessLost{id}, scheduler_actions_);
   }
@@ -265,7 +260,7 @@ void SimulatedDaemon::GrantElsewhere(const GrantLease& action) {
   if (auto* process = world_.Find(action.worker)) process->demand = scheduler.demand();
   FreezeIfNeeded(action.worker);
   remote_peers_.insert(action.process);
-  if (wanted_channels_.insert({action.process, action.worker}).second) {
+  if (channels_.Want({action.process, action.worker})) {
     node_->Send(NodeOf(action.process), ChannelWanted{action.process, action.worker});
   }
   SendElsewhere(action.process, LeaseGranted{action.shape, action.lease, action.worker, action.gpus});
@@ -274,8 +269,7 @@ void SimulatedDaemon::GrantElsewhere(const GrantLease& action) {
 void SimulatedDaemon::HandleNode(NodeNumber from, ChannelWanted& message) {
   if (NodeOf(message.worker) != from || !processes_.contains(message.submitter)) return;
   remote_peers_.insert(message.worker);
-  if (!awaiting_channel_.try_emplace({message.submitter, message.worker}).second) return;
-  node_->DialChannel(message.submitter, message.worker);
+  if (channels_.Await({message.submitter, message.worker})) node_->DialChannel(message.submitter, message.worker);
 }
 
 void SimulatedDaemon::HandleNode(NodeNumber from, ChannelBroken& message) {
@@ -292,15 +286,15 @@ void SimulatedDaemon::EndUnreachable(ProcessId worker) {
 void SimulatedDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, StreamPointer stream) {
   const ProcessId own = dialled ? submitter : worker;
   const int side = dialled ? SimulatedStream::kDialler : SimulatedStream::kListener;
-  std::vector<Message> waiting;
-  if (auto found = awaiting_channel_.find({submitter, worker}); dialled && found != awaiting_channel_.end()) {
-    waiting = std::move(found->second);
-    awaiting_channel_.erase(found);
-  }
+  const ChannelBroker::Pair pair{submitter, worker};
   auto process = processes_.find(own);
   if (process == processes_.end() || process->second.stage != Stage::kReady || !stream || !world_.Alive(own)) {
     if (stream) world_.cluster->network.Close(stream, side);
-    for (auto& message : waiting) {
+    std::vector<Message> refused;
+    if (dialled) {
+      refused = stream ? channels_.GivenUp(pair) : channels_.NotReached(pair, deaths_.contains(worker), world_.now());
+    }
+    for (auto& message : refused) {
       if (auto* granted = std::get_if<LeaseGranted>(&message)) {
         world_.node_coverage.Did("a lease was returned because there was no connection");
         node_->Send(NodeOf(worker), FromProcess{submitter, {}, Encode(ReturnLease{granted->lease})});
@@ -308,6 +302,8 @@ void SimulatedDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bo
     }
     return;
   }
+  const auto here = dialled ? ChannelBroker::Side::kSubmitter : ChannelBroker::Side::kWorker;
+  if (!channels_.OpenOne(pair, here)) world_.Fail("a process has no slot left for a channel");
   SimulatedChannel* channel = world_.OpenChannel(submitter, worker);
   if (channel->stream != stream) {
     channel->stream = stream;
@@ -316,14 +312,13 @@ void SimulatedDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bo
     channel->asked.clear();
   }
   if (dialled) {
-    process->second.workers.insert(worker);
     stream->side[side].closed = [this, submitter, channel, stream](bool) {
       SimulatedProcess* simulated = world_.Find(submitter);
       if (simulated->alive && channel->stream == stream) simulated->ChannelEnded(*channel);
     };
   }
   Tell(own, ChannelOpened{.peer = dialled ? worker : submitter, .first_side = static_cast<uint8_t>(dialled ? 1 : 0)});
-  for (auto& message : waiting) {
+  for (auto& message : dialled ? channels_.Opened(pair) : std::vector<Message>{}) {
     if (auto* granted = std::get_if<LeaseGranted>(&message)) {
       scheduler.Handle(LeaseHadElsewhere{submitter, granted->shape}, scheduler_actions_);
       ++process->second.granted[granted->shape];
