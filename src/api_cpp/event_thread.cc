@@ -5,17 +5,20 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <string_view>
 
 #include "weft/errors.h"
 
 namespace weft::detail {
 namespace {
 
-// Each line with its origin before it.
+// Each line with its origin before it, unless it is weft's own.
 void Print(const core::RuntimeEvent& event) {
-  std::string prefix = "(";
-  prefix.append(event.name.empty() ? "worker" : event.name).append(" pid=").append(std::to_string(event.pid));
-  prefix += ") ";
+  std::string prefix;
+  if (event.pid != 0) {
+    const std::string_view name = event.name.empty() ? "worker" : std::string_view(event.name);
+    prefix.append("(").append(name).append(" pid=").append(std::to_string(event.pid)).append(") ");
+  }
   std::string text;
   for (size_t at = 0; at < event.text.size();) {
     size_t end = std::min(event.text.find('\n', at), event.text.size());

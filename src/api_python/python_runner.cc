@@ -349,7 +349,7 @@ void PythonRunner::Keep(core::Execution& execution) {
 void PythonRunner::Start(core::Execution& execution) {
   if (mode_.loop) {
     executor_->NoteBegin(execution);
-    return StartOnLoop(execution);
+    return StartSoon(execution);
   }
   pool_queue_.push_back(&execution);
   NeedSeeker();
@@ -459,11 +459,29 @@ PyMethodDef on_task_done = {"call_done", OnTaskDone, METH_O, nullptr};
 
 }  // namespace
 
+// A call that ends at once begins the next of its group, or itself again: not one inside the other, of which there may
+// be thousands.
+void PythonRunner::StartSoon(core::Execution& execution) {
+  to_start_.push_back(&execution);
+  if (starting_) return;
+  starting_ = true;
+  while (!to_start_.empty()) {
+    core::Execution* next = to_start_.front();
+    to_start_.pop_front();
+    StartOnLoop(*next);
+  }
+  starting_ = false;
+}
+
 void PythonRunner::StartOnLoop(core::Execution& execution) {
   auto* call = static_cast<PythonCall*>(execution.front_end);
+  const uint64_t number = call->execution;
   t_call = call;
   Owned result;
-  if (!call->failed) {
+  if (call->cancelled) {
+    PyObject* cancelled = Callback("weft._actor_worker", "Cancelled");
+    if (cancelled) PyErr_SetNone(cancelled);
+  } else if (!call->failed) {
     result = Owned(Invoke(*call));
   } else {
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(call->error)), call->error);
@@ -474,13 +492,18 @@ void PythonRunner::StartOnLoop(core::Execution& execution) {
     PyObject* start = Callback("weft._actor_worker", "start_task");
     Owned capsule(PyCapsule_New(&execution, nullptr, nullptr));
     Owned done(capsule ? PyCFunction_New(&on_task_done, capsule.get()) : nullptr);
-    call->aio_task = start && done ? PyObject_CallFunction(start, "OKO", result.get(),
-                                                           static_cast<unsigned long long>(call->execution), done.get())
-                                   : nullptr;
-    if (call->aio_task) return;
+    Owned task(start && done ? PyObject_CallFunction(start, "OKO", result.get(),
+                                                     static_cast<unsigned long long>(number), done.get())
+                             : nullptr);
+    if (task) {
+      // From Python 3.12 on a coroutine that has nothing to wait for has ended by now, and its call with it.
+      auto kept = kept_.find(number);
+      if (kept != kept_.end() && !kept->second->aio_task) kept->second->aio_task = task.Release();
+      return;
+    }
     result = Owned();
   }
-  if (!result && RunAgain(*call)) return StartOnLoop(execution);
+  if (!result && RunAgain(*call)) return StartSoon(execution);
   call->DropArguments();
   Conclude(*call, execution.returns, result.get(), execution.outcome);
   kept_.erase(call->execution);
@@ -495,7 +518,7 @@ void PythonRunner::Finished(core::Execution* execution, PyObject* value, PyObjec
   PyObject* result = error == Py_None ? value : nullptr;
   Py_CLEAR(call->aio_task);
   if (!result) PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error);
-  if (!result && RunAgain(*call)) return StartOnLoop(*execution);
+  if (!result && RunAgain(*call)) return StartSoon(*execution);
   call->DropArguments();
   t_call = call;
   Conclude(*call, execution->returns, result, execution->outcome);
@@ -576,7 +599,7 @@ void PythonRunner::TakeCancels() {
     } else if (call->thread != 0) {
       PyObject* cancelled = Callback("weft._actor_worker", "Cancelled");
       if (cancelled) PyThreadState_SetAsyncExc(call->thread, cancelled);
-    } else if (!mode_.loop) {
+    } else {
       call->cancelled = true;
     }
   }

@@ -37,7 +37,7 @@ struct PythonCall {
   core::ProcessId submitter;
   uint64_t task = 0;
   uint64_t execution = 0;
-  bool cancelled = false;                 // before a thread of the pool ran it
+  bool cancelled = false;                 // before it began
   unsigned long thread = 0;               // that runs it, as Python numbers threads
   PyObject* aio_task = nullptr;           // or the asyncio task
   core::Execution* concurrent = nullptr;  // what it belongs to, if it runs beside others
@@ -81,6 +81,7 @@ class PythonRunner final : public core::TaskRunner {
   bool Encode(const PythonCall& call, PyObject* value, ObjectId id, core::TaskReturn& out, size_t* inline_bytes);
   void Fail(PythonCall& call, core::TaskOutcome& outcome);
   bool RunAgain(PythonCall& call);  // a retryable exception of an actor's call
+  void StartSoon(core::Execution& execution);
   void StartOnLoop(core::Execution& execution);
   bool NeedSeeker();                                       // true: the GIL was given up meanwhile, look again
   void WakeOwedBefore(const core::DefinedTemplate& what);  // runs; callers hear of the replies so far
@@ -107,6 +108,8 @@ class PythonRunner final : public core::TaskRunner {
   std::unordered_map<uint64_t, PythonCall*> kept_;  // GIL; by execution
   // The pool. Seekers are threads that were woken or started to look at the queue and have not done so yet, mostly
   // since another has the GIL. While calls are queued there is one, unless all threads are busy. GIL.
+  std::deque<core::Execution*> to_start_;  // on the loop
+  bool starting_ = false;
   std::deque<core::Execution*> pool_queue_;
   uint32_t pool_seekers_ = 0, pool_threads_ = 0, pool_limit_ = 0;
   uint32_t pool_idle_ = 0;  // threads that sleep, or are about to, and were not called

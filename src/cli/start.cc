@@ -312,7 +312,15 @@ int Serve(const LastingNodeOptions& options, int ready) {
   return code;
 }
 
-int Await(pid_t child) {
+// Until the node has ended, or `parent` (a pidfd, or nothing) has: then the node ends with us.
+int Await(pid_t child, const UniqueFd& parent) {
+  if (parent) {
+    UniqueFd node(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+    pollfd ends[] = {{node.get(), POLLIN, 0}, {parent.get(), POLLIN, 0}};
+    while (node && ::poll(ends, 2, -1) < 0 && errno == EINTR) {
+    }
+    if (node && ends[0].revents == 0) return 1;
+  }
   int status = 0;
   ::waitpid(child, &status, 0);
   return WIFEXITED(status) ? WEXITSTATUS(status) : 1;
@@ -443,6 +451,9 @@ int Start(const Arguments& arguments) {
     return 1;
   }
   const bool block = arguments.Has("--block");
+  // Whom the node ends with: this process, if it stays.
+  const UniqueFd self(block ? static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)) : -1);
+  const UniqueFd& watched = block ? self : *parent;
   const pid_t child = ::fork();
   if (child < 0) {
     std::fprintf(stderr, "weft start: no process: %s\n", strerror(errno));
@@ -450,7 +461,7 @@ int Start(const Arguments& arguments) {
   }
   if (child == 0) {
     if (block) {
-      ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+      ::prctl(PR_SET_PDEATHSIG, SIGCONT);  // it sees the end of this process, unless it is stopped
     } else {
       ::setsid();
       if (::fork() != 0) ::_exit(0);  // nobody's child, so that nobody waits for it
@@ -468,10 +479,11 @@ int Start(const Arguments& arguments) {
       if (::chdir("/") != 0) return 1;
     }
     // What is to stay comes to 3 and 4, by way of numbers at which neither can be.
-    const int kept_pipe = ::fcntl(pipe[1], F_DUPFD, 5), kept_parent = *parent ? ::fcntl(parent->get(), F_DUPFD, 5) : -1;
+    const int kept_pipe = ::fcntl(pipe[1], F_DUPFD, 5),
+              kept_watched = watched ? ::fcntl(watched.get(), F_DUPFD, 5) : -1;
     ::dup3(kept_pipe, 3, O_CLOEXEC);
-    if (*parent) options.parent = ::dup3(kept_parent, 4, O_CLOEXEC);
-    ::syscall(SYS_close_range, *parent ? 5u : 4u, ~0u, 0);
+    if (watched) options.parent = ::dup3(kept_watched, 4, O_CLOEXEC);
+    ::syscall(SYS_close_range, watched ? 5u : 4u, ~0u, 0);
     ::_exit(Serve(options, 3));
   }
   ::close(pipe[1]);
@@ -492,7 +504,7 @@ int Start(const Arguments& arguments) {
     std::printf("{\"address\": %s, \"pid\": %s, \"name\": %s, \"head\": %s}\n", Json(answer).c_str(), pid.c_str(),
                 Json(options.name).c_str(), head ? "true" : "false");
     std::fflush(stdout);
-    return block ? Await(child) : 0;
+    return block ? Await(child, *parent) : 0;
   }
   std::printf("weft: this machine is %s the cluster %s\n",
               options.standby ? "a head, or waits to be one, of"
@@ -517,7 +529,14 @@ int Start(const Arguments& arguments) {
       "  a program on it says         weft.init(address=\"auto\")  or  weft::init({.address = \"auto\"})\n"
       "  it is ended by               weft stop\n");
   std::fflush(stdout);
-  return block ? Await(child) : 0;
+  return block ? Await(child, *parent) : 0;
+}
+
+bool Listens(const NodeSocket& node) {
+  const auto nodes = FindNodeSockets(::geteuid());
+  return std::any_of(nodes.begin(), nodes.end(), [&](const NodeSocket& other) {
+    return other.daemon == node.daemon && other.listener == node.daemon;
+  });
 }
 
 int Stop(const Arguments& arguments) {
@@ -532,10 +551,11 @@ int Stop(const Arguments& arguments) {
     // The name says who it is; the kernel says who it really is.
     const pid_t pid = node.daemon;
     if (node.listener != pid) continue;
-    // Tells its end also where nobody waits for orphans, as in some containers; and if it ends by itself meanwhile,
-    // nobody else who gets its number is sent the signals.
+    // Tells its end also where nobody waits for orphans, as in some containers. If it ends by itself, nobody else who
+    // gets its number is sent the signals: it listened still after this was opened.
     UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-    if (!process || ::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0) continue;
+    if (!process || !Listens(node)) continue;
+    if (::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0) continue;
     ::syscall(SYS_pidfd_send_signal, process.get(), SIGCONT, nullptr, 0);  // one that is stopped is to end, too
     pollfd ended{process.get(), POLLIN, 0};
     if (::poll(&ended, 1, kStopWaitMs) != 1) {

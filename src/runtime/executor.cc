@@ -232,7 +232,8 @@ bool Executor::Idle(int64_t deadline_ns) {
 void Executor::TakeMore() {
   bool any = false;
   while (Step()) any = true;
-  if (any && exit_.load(std::memory_order_acquire)) Wake();  // the main thread did not leave, because of us
+  // The main thread did not leave, or forget a submitter, because of us.
+  if (any && (exit_.load(std::memory_order_acquire) || submitter_ended_.load())) Wake();
 }
 
 bool Executor::Step() {
@@ -270,19 +271,15 @@ bool Executor::MayTake(Submitter& submitter, const Frame& frame) {
   return running_ungrouped_ < mode_.limit;
 }
 
-bool Executor::TakeFrame(Submitter& submitter, const Frame& frame) {
+void Executor::TakeFrame(Submitter& submitter, const Frame& frame) {
   auto type = static_cast<FrameType>(frame.type);
   if (type == FrameType::kDefine) {
     Define(submitter, frame.bytes);
     submitter.peer->channel.Pop();
-    return true;
-  }
-  if (type == FrameType::kLease) {
+  } else if (type == FrameType::kLease) {
     TakeLease(frame.bytes);
     submitter.peer->channel.Pop();
-    return true;
-  }
-  if (type == FrameType::kTask && submitter.peer->channel.Claim()) {
+  } else if (type == FrameType::kTask && submitter.peer->channel.Claim()) {
     if (owes_streams_.load(std::memory_order_relaxed)) {
       IsProven(submitter, frame.bytes) ? GatherReplies() : WakeSubmitters();
     }
@@ -290,7 +287,6 @@ bool Executor::TakeFrame(Submitter& submitter, const Frame& frame) {
   } else {
     PopTask(submitter);  // revoked meanwhile
   }
-  return true;
 }
 
 void Executor::TakeLease(std::string_view bytes) {
@@ -377,9 +373,11 @@ std::vector<SlotFact> Executor::Slots() const {
   return slots;
 }
 
-void Executor::HandBackQueued() {
-  if (reading_) return;   // that task would be handed back, too, and run twice; who submitted it takes the others away
-  if (is_actor_) return;  // its calls can run nowhere else
+bool Executor::HandBackQueued() {
+  // That task would be handed back, too, and run twice; who submitted it takes the others away.
+  if (reading_) return true;
+  if (is_actor_) return true;  // its calls can run nowhere else
+  bool all = true;
   TakeAdopted();
   runtime_.doorbell_->TakeRung(Audience::kExecutor, [](uint32_t) {});
   for (auto& submitter : submitters_) {
@@ -390,6 +388,10 @@ void Executor::HandBackQueued() {
         submitter->peer->channel.Pop();
       } else if (static_cast<FrameType>(frame.type) == FrameType::kLease) {
         break;  // of a lease that begins after this task; its tasks are handed back when it is seen
+      } else if (!submitter->peer->channel.BeginSend(sizeof(ReplyHead))) {
+        submitter->peer->channel.Notify(Audience::kAnyone);
+        all = submitter->peer->dead;
+        break;
       } else if (StopAwaiting(*submitter); submitter->peer->channel.Claim()) {
         uint64_t task = ByteReader(frame.bytes).Fixed<TaskHead>().task;
         submitter->peer->channel.Pop();
@@ -400,6 +402,7 @@ void Executor::HandBackQueued() {
     }
   }
   WakeSubmitters();
+  return all;
 }
 
 Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std::string_view bytes) {
@@ -584,7 +587,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   current_execution_.store(main_.call.execution, std::memory_order_relaxed);
   current_submitter_.store(main_.call.submitter.value, std::memory_order_release);
   current_task_.store(main_.call.task);
-  if (num_early_cancels_.load() > 0) TakeEarlyCancel(main_);
+  if (num_early_cancels_.load() > 0) TakeEarlyCancel(main_.call.submitter, main_.call.task, main_.call.execution);
   NoteBegin(main_);
   runner_.Run(main_.returns, main_.outcome);
   ++main_.call.what->ended_well;

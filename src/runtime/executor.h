@@ -186,7 +186,8 @@ class Executor {
   void TakeMore();  // starts the calls that may run now
   void WakeOwed();  // wakes the caller whose replies were not announced
 
-  void HandBackQueued();  // the runtime's lock is held
+  // The runtime's lock is held. False: some are left, since their submitter is behind with its replies.
+  bool HandBackQueued();
   // The task or call that the calling thread runs; nothing is filled in if it runs none. The runtime's lock is held,
   // as for Slots: how many run at once.
   void Describe(WaitFact& fact, bool main_thread);
@@ -212,7 +213,7 @@ class Executor {
   void ForgetEndedSubmitters();              // main thread, with the language's lock and without the runtime's
   bool IsInUse(const Submitter& submitter);  // the runtime's lock is held
   bool Step();                               // one frame; false if there was none
-  bool TakeFrame(Submitter& submitter, const Frame& frame);
+  void TakeFrame(Submitter& submitter, const Frame& frame);
   bool MayTake(Submitter& submitter, const Frame& frame);
   bool ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool early);
   // The runtime's lock is held.
@@ -235,7 +236,7 @@ class Executor {
   void StartConcurrent(std::unique_ptr<Execution> execution);
   void Reply(Execution& execution, bool in_language);
   void Constructed(Execution& execution);
-  void TakeEarlyCancel(const Execution& execution);
+  void TakeEarlyCancel(ProcessId submitter, uint64_t task, uint64_t execution);
   // The run of this task on the main thread, or 0. Any thread.
   uint64_t RunningNow(ProcessId submitter, uint64_t task) const;
   std::unique_lock<std::mutex> AsOnlyWriter(bool in_language);
@@ -286,7 +287,8 @@ class Executor {
   struct EarlyCancel {  // came before the task was seen to run, or after it had ended
     ProcessId submitter;
     uint64_t task = 0;
-    bool force = false, recursive = false;
+    bool force = false;
+    int64_t at_ns = 0;
   };
   std::deque<EarlyCancel> early_cancels_;  // guarded by the runtime's lock
   std::atomic<uint32_t> num_early_cancels_{0};

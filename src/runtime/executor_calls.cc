@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <tuple>
 
 #include "runtime/executor.h"
 
@@ -9,6 +10,7 @@ namespace weft::core {
 namespace {
 
 constexpr size_t kMaxEarlyCancels = 256;
+constexpr int64_t kEarlyCancelNs = 60'000'000'000;  // a task's arguments may take long to arrive, or to be read
 // The exit code of a worker whose task was cancelled by force.
 constexpr int kForcedExit = 75;
 
@@ -18,10 +20,13 @@ constexpr int kForcedExit = 75;
 
 void Executor::StartConcurrent(std::unique_ptr<Execution> owned) {
   Execution* execution = owned.get();
+  // Once it is listed, another thread may run it and end it.
+  const auto [submitter, task, number] =
+      std::tuple(execution->call.submitter, execution->call.task, execution->call.execution);
   runner_.Keep(*execution);
   {
     std::lock_guard running(running_mutex_);
-    running_.emplace(execution->call.execution, std::move(owned));
+    running_.emplace(number, std::move(owned));
     if (auto group = groups_.find(execution->call.what->group); group != groups_.end()) {
       if (group->second.running >= group->second.limit) {
         group->second.waiting.push_back(execution);
@@ -33,7 +38,7 @@ void Executor::StartConcurrent(std::unique_ptr<Execution> owned) {
       ++running_ungrouped_;
     }
   }
-  if (num_early_cancels_.load() > 0 && execution) TakeEarlyCancel(*execution);
+  if (num_early_cancels_.load() > 0) TakeEarlyCancel(submitter, task, number);
   if (execution) runner_.Start(*execution);
 }
 
@@ -60,8 +65,9 @@ void Executor::Complete(Execution* execution, bool in_language) {
   }
   ended.reset();
   if (next) runner_.Start(*next);
-  // The main thread may have left calls in their channels, or may wait to leave.
-  if (!mode_.loop && ((was_full && !in_language) || exit_.load(std::memory_order_acquire))) Wake();
+  // The main thread may have left calls in their channels, or may wait to leave or to forget a submitter.
+  const bool main_may_act = exit_.load(std::memory_order_acquire) || submitter_ended_.load();
+  if (!mode_.loop && ((was_full && !in_language) || main_may_act)) Wake();
 }
 
 // ---- cancelling ---------------------------------------------------------------------------------------------------
@@ -74,20 +80,24 @@ uint64_t Executor::RunningNow(ProcessId submitter, uint64_t task) const {
 }
 
 void Executor::CancelRunning(ProcessId submitter, uint64_t task, bool force, bool recursive) {
-  uint64_t found = RunningNow(submitter, task);
-  if (found == 0) {
+  auto look = [&] {
+    if (const uint64_t number = RunningNow(submitter, task)) return number;
     std::lock_guard running(running_mutex_);
     for (const auto& [number, execution] : running_) {
-      if (execution->call.task == task && execution->call.submitter == submitter) found = number;
+      if (execution->call.task == task && execution->call.submitter == submitter) return number;
     }
-  }
+    return uint64_t{0};
+  };
+  uint64_t found = look();
   if (found == 0) {
-    early_cancels_.push_back({submitter, task, force, recursive});
+    early_cancels_.push_back({submitter, task, force, CoarseNowNs()});
     if (early_cancels_.size() > kMaxEarlyCancels) early_cancels_.pop_front();
     num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));
     // It may have begun between the look and the note.
-    found = RunningNow(submitter, task);
+    found = look();
     if (found == 0) return;
+    early_cancels_.pop_back();
+    num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));
   }
   if (force && !is_actor_) ::_exit(kForcedExit);
   if (recursive) runtime_.owner_->CancelChildren(found, force, CoarseNowNs(), runtime_.actions_);
@@ -95,16 +105,20 @@ void Executor::CancelRunning(ProcessId submitter, uint64_t task, bool force, boo
   runtime_.waiters_.WakeAll();  // it may wait for objects
 }
 
-void Executor::TakeEarlyCancel(const Execution& execution) {
+void Executor::TakeEarlyCancel(ProcessId submitter, uint64_t task, uint64_t execution) {
   std::lock_guard lock(runtime_.mutex_);
-  for (auto it = early_cancels_.begin(); it != early_cancels_.end(); ++it) {
-    if (it->task != execution.call.task || it->submitter != execution.call.submitter) continue;
-    if (it->force && !is_actor_) ::_exit(kForcedExit);
-    early_cancels_.erase(it);
-    num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));
-    runner_.Interrupt(execution.call.execution);
-    return;
+  auto found = std::find_if(early_cancels_.begin(), early_cancels_.end(), [&](const EarlyCancel& cancel) {
+    return cancel.task == task && cancel.submitter == submitter;
+  });
+  if (found != early_cancels_.end()) {
+    if (found->force && !is_actor_) ::_exit(kForcedExit);
+    early_cancels_.erase(found);
+    runner_.Interrupt(execution);
   }
+  // Most of those that are old came after their tasks had ended.
+  const int64_t old_ns = CoarseNowNs() - kEarlyCancelNs;
+  while (!early_cancels_.empty() && early_cancels_.front().at_ns < old_ns) early_cancels_.pop_front();
+  num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));
 }
 
 }  // namespace weft::core

@@ -118,13 +118,7 @@ void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind, con
   const auto size =
       static_cast<uint32_t>(sizeof head + lost.size() * (sizeof(ValueHead) + sizeof(Location)) + error.size());
   auto only = AsOnlyWriter(true);
-  uint8_t* room = submitter.peer->channel.BeginSend(size);
-  while (!room && !submitter.peer->dead && !submitter.peer->channel.gone() && !runtime_.stopped()) {
-    submitter.peer->channel.Notify(Audience::kAnyone);
-    timespec pause{0, 100'000};
-    nanosleep(&pause, nullptr);
-    room = submitter.peer->channel.BeginSend(size);
-  }
+  uint8_t* room = RoomForReply(submitter, size, true);
   if (!room) return;
   FrameWriter out(room);
   out.Put(head);

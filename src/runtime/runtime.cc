@@ -311,13 +311,15 @@ Object* Runtime::PutError(ValueKind kind, std::string_view error) {
 
 Status Runtime::Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes) {
   uint64_t request = next_reservation_++;
-  reserving_[request] = bytes;
+  reserving_[request] = {.bytes = bytes};
   Send(ReserveMemory{.bytes = bytes, .request = request});
   auto outcome =
       WaitForNews(lock, -1, [&] { return reservations_.contains(request); }, {.when = Lends::When::kForMemory});
   if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
   if (outcome == WaitOutcome::kInterrupted) {
     // The answer, when it comes, is budget that is simply ours.
+    if (auto asked = reserving_.find(request); asked != reserving_.end()) asked->second.awaited = false;
+    reservations_.erase(request);
     return Error{ErrorKind::kTimeout, "interrupted"};
   }
   Result<bool> answer = std::move(reservations_.at(request));

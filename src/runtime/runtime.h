@@ -515,8 +515,12 @@ class Runtime {
   std::map<Location, Fetch> fetches_;                      // by where the object lies
   std::unordered_map<uint64_t, Location> fetch_requests_;
   uint64_t next_fetch_ = 1;
-  std::set<std::string> fetch_errors_;                       // each once, for as long as the runtime lives
-  std::unordered_map<uint64_t, uint64_t> reserving_;         // request -> bytes
+  std::set<std::string> fetch_errors_;  // each once, for as long as the runtime lives
+  struct Reservation {
+    uint64_t bytes = 0;
+    bool awaited = true;  // else the thread that asked was interrupted
+  };
+  std::unordered_map<uint64_t, Reservation> reserving_;      // by request
   std::unordered_map<uint64_t, Result<bool>> reservations_;  // answered
   uint64_t next_reservation_ = 1;
   uint64_t next_question_ = 1;

@@ -185,11 +185,9 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<MemoryReserved>(&message)) {
     auto asked = reserving_.find(m->request);
     if (asked == reserving_.end()) return Fail("the node daemon answered what was not asked");
-    if (m->granted) {
-      writer_.AddBudget(asked->second);
-      reservations_.insert_or_assign(m->request, Result<bool>(true));
-    } else {
-      reservations_.insert_or_assign(m->request, Result<bool>(Error{ErrorKind::kFull, m->why_not}));
+    if (m->granted) writer_.AddBudget(asked->second.bytes);
+    if (asked->second.awaited) {
+      reservations_.insert_or_assign(m->request, m->granted ? Result<bool>(true) : Error{ErrorKind::kFull, m->why_not});
     }
     reserving_.erase(asked);
   } else if (auto* m = std::get_if<TrimMemory>(&message)) {

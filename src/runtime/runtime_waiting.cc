@@ -23,6 +23,7 @@ constexpr int64_t kMaxLingerNs = 1'000'000;
 constexpr int64_t kFollowUpNs = 25 * kMillisecondNs;
 // A worker whose task waits this long hands back what is queued behind it.
 constexpr int64_t kHandBackAfterNs = kMillisecondNs;
+constexpr int64_t kHandBackAgainNs = kMillisecondNs;
 // A task that waits for room in the store keeps its CPU for so long: mostly others give memory back by themselves, and
 // well before the daemon gives up (MemoryBudget), tasks that consume what fills the store get their chance.
 constexpr int64_t kLendForMemoryAfterNs = 50 * kMillisecondNs;
@@ -158,7 +159,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
       if (hand_back_at == 0) hand_back_at = NowNs() + kHandBackAfterNs;
       if (!handed_back && NowNs() >= hand_back_at) handed_back = true;
       if (handed_back) {
-        executor_->HandBackQueued();
+        if (!executor_->HandBackQueued()) until = std::min(until, NowNs() + kHandBackAgainNs);
       } else {
         until = std::min(until, hand_back_at);
       }

@@ -114,8 +114,10 @@ void LocalScheduler::Handle(const WorkerBlocked& event, std::vector<SchedulerAct
   if (worker == workers_.end() || worker->second.lease.value == 0) return;
   auto& lease = leases_.at(worker->second.lease);
   if (lease.lending) return;
-  if (event.for_memory) {
-    auto lends_for_memory = [](const auto& item) { return item.second.lending && item.second.for_memory; };
+  if (event.for_memory && AmountOf(lease.holds, kCpu) > 0) {
+    auto lends_for_memory = [](const auto& item) {
+      return item.second.lending && item.second.for_memory && AmountOf(item.second.holds, kCpu) > 0;
+    };
     const auto lenders = std::count_if(leases_.begin(), leases_.end(), lends_for_memory);
     if (static_cast<size_t>(lenders) >= max_memory_lenders_ * (event.nothing_runs ? 2 : 1)) return;
   }

@@ -203,7 +203,7 @@ class LocalScheduler {
   const std::set<ProcessId>& lending() const { return lending_; }
   // The worker of a lease that this process holds; 0 if it holds no such lease.
   ProcessId WorkerOf(LeaseId lease, ProcessId holder) const;
-  // Who has leased this worker, or has created its actor; 0 if nobody.
+  // Who has leased this worker, or has its actor constructed; 0 if nobody, and once the actor is settled.
   ProcessId HolderOf(ProcessId worker) const;
   // Different shapes a process has wishes or leases for. The daemon bounds it.
   size_t ShapesOf(ProcessId process) const;

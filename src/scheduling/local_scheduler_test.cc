@@ -230,6 +230,19 @@ TEST(LocalScheduler, NoMoreTasksThatWaitForMemoryLendThanThereAreCpus) {
   EXPECT_EQ(t.Block(5), "grant 6: worker 6 to 1");  // a task in get is not counted among them
 }
 
+TEST(LocalScheduler, ActorsThatHoldNoCpuTakeNoPlaceAmongThoseThatLendForMemory) {
+  Transcript t(Cpus(1));
+  t.Driver(1);
+  for (uint64_t worker = 2; worker < 8; ++worker) t.Worker(worker);
+  for (uint64_t actor = 1; actor <= 2; ++actor) {
+    t.Actor(1, actor, 1, 0);
+    t.Settle(1, actor);
+    t(WorkerBlocked{ProcessId{actor + 1}, true});
+  }
+  EXPECT_EQ(t.Wish(1, 1, 2), "grant 3: worker 4 to 1; demand on");
+  EXPECT_EQ(t(WorkerBlocked{ProcessId{4}, true}), "grant 4: worker 5 to 1; demand off");
+}
+
 TEST(LocalScheduler, ABlockedWorkerLendsItsCpuAndTakesItBack) {
   Transcript t(Cpus(1));
   t.Driver(1);

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import os
 import threading
 import time
 
@@ -306,6 +308,86 @@ def test_groups_of_asyncio_actors():
     actor = Async.remote()
     weft.get([actor.limited.remote() for _ in range(10)], timeout=30)
     assert weft.get(actor.greatest.remote(), timeout=30) == 1
+
+
+@weft.remote(num_cpus=0)
+class Caller:
+    def call(self, method, actor, count):
+        """Calls that wait for a place; returns when they have come."""
+        self.refs = [getattr(actor, method).remote() for _ in range(count)]
+        return weft.get(actor.ping.remote())
+
+    def get(self):
+        return weft.get(self.refs)
+
+
+@pytest.mark.parametrize("method", ["at_once", "awaits_nothing"])
+def test_thousands_of_calls_that_wait_for_one_place(gate, method):
+    """Each begins the next one when it ends: not one inside the other."""
+    callers, of_each = 12, 4_000
+
+    @weft.remote(concurrency_groups={"one": 1})
+    class Async:
+        def __init__(self):
+            self.count = 0
+
+        @weft.method(concurrency_group="one")
+        async def wait(self, path):
+            while not os.path.exists(path):
+                await asyncio.sleep(0.01)
+
+        @weft.method(concurrency_group="one")
+        def at_once(self):
+            self.count += 1
+            return self.count
+
+        @weft.method(concurrency_group="one")
+        async def awaits_nothing(self):
+            self.count += 1
+            return self.count
+
+        async def ping(self):
+            return True
+
+    actor = Async.remote()
+    running = actor.wait.remote(gate.path)
+    several = [Caller.remote() for _ in range(callers)]
+    assert all(weft.get([caller.call.remote(method, actor, of_each) for caller in several], timeout=60))
+    gate.open()
+    numbers = weft.get([caller.get.remote() for caller in several], timeout=60)
+    assert sorted(number for of_one in numbers for number in of_one) == list(range(1, callers * of_each + 1))
+    weft.get(running)
+
+
+def test_nothing_stays_of_a_coroutine_that_awaits_nothing():
+    @weft.remote
+    class Async:
+        async def nothing(self):
+            return 1
+
+        async def tasks(self):
+            return sum(1 for task in gc.get_objects() if isinstance(task, asyncio.Task))
+
+    actor = Async.remote()
+    before = weft.get(actor.tasks.remote(), timeout=30)
+    weft.get([actor.nothing.remote() for _ in range(1000)], timeout=30)
+    wait_until(lambda: weft.get(actor.tasks.remote()) <= before + 5, 10, "tasks of calls that have ended are kept")
+
+
+def test_a_coroutine_that_awaits_nothing_is_tried_a_thousand_times():
+    @weft.remote
+    class Async:
+        def __init__(self):
+            self.tries = 0
+
+        @weft.method(max_task_retries=-1, retry_exceptions=True)
+        async def fail(self, times):
+            self.tries += 1
+            if self.tries <= times:
+                raise ValueError(self.tries)
+            return self.tries
+
+    assert weft.get(Async.remote().fail.remote(20_000), timeout=60) == 20_001
 
 
 # ---- asyncio --------------------------------------------------------------------------------------------------------

@@ -314,6 +314,49 @@ def test_a_call_that_waits_for_a_place_in_its_group(gate, tmp_path):
     assert weft.get(actor.all.remote()) == ["wait", 0, 2]
 
 
+def test_a_call_that_waits_for_a_place_in_its_group_of_an_asyncio_actor(gate):
+    @weft.remote(concurrency_groups={"one": 1})
+    class Grouped:
+        def __init__(self):
+            self.seen = []
+
+        @weft.method(concurrency_group="one")
+        async def wait(self, path):
+            while not os.path.exists(path):
+                await asyncio.sleep(0.01)
+
+        @weft.method(concurrency_group="one")
+        async def work(self, item):
+            self.seen.append(item)
+
+        @weft.method(concurrency_group="one")
+        def work_at_once(self, item):
+            self.seen.append(item)
+
+        async def for_ever(self):
+            await asyncio.Event().wait()
+
+        async def all(self):
+            return self.seen
+
+    actor = Grouped.remote()
+    running = actor.wait.remote(gate.path)
+    queued = [actor.work.remote(0), actor.work.remote(1), actor.work_at_once.remote(2), actor.work_at_once.remote(3)]
+    weft.get(actor.all.remote())
+    other = actor.for_ever.remote()
+    weft.get(actor.all.remote())
+    weft.cancel(queued[1])
+    weft.cancel(queued[3])
+    # Cancels come in their order: when the next one has come, so have these.
+    weft.cancel(other)
+    cancelled(other)
+    gate.open()
+    cancelled(queued[1])
+    cancelled(queued[3])
+    weft.get([running, queued[0], queued[2]], timeout=30)
+    assert weft.get(actor.all.remote()) == [0, 2]
+
+
 def test_force_is_refused_for_calls_of_actors(tmp_path):
     path = str(tmp_path / "notes")
     actor = Worker.remote()

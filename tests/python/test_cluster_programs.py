@@ -149,7 +149,9 @@ def machines(tmp_path):
 
 def files(said: str) -> list:
     """The files that a worker was made of, the executable first, without those of the system."""
-    return [name for name in re.findall(r"^file (.+)$", said, re.M) if not name.startswith(("/usr/", "/lib"))]
+    names = [name for name in re.findall(r"^file (.+)$", said, re.M) if not name.startswith(("/usr/", "/lib"))]
+    # The order of the others is that of their addresses, which chance has a part in.
+    return [*names[:1], *sorted(names[1:])]
 
 
 def may_be_written(name: str) -> bool:

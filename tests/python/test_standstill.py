@@ -413,6 +413,24 @@ def test_a_node_answers_while_its_head_stands_still(tmp_path):
     )
 
 
+def test_a_stopped_node_ends_with_who_keeps_it(tmp_path):
+    alone(
+        """
+        from test_standstill import states_of
+        for option in ("--block", "--end-with-parent"):
+            arguments = [WEFT, "start", "--head", "--port=0", "--json", "--num-cpus=1", "--block", option]
+            shell = subprocess.Popen(["sh", "-c", '"$@" & wait', "sh", *arguments], stdout=subprocess.PIPE, text=True)
+            node = json.loads(shell.stdout.readline())["pid"]
+            with open(f"/proc/{node}/status") as file:
+                command = int(re.search("PPid:.(.*)", file.read())[1])
+            stop(node)
+            os.kill(shell.pid if option == "--end-with-parent" else command, signal.SIGKILL)
+            wait_until(lambda: states_of(node) | states_of(command) <= {"Z"}, 10, f"{option}: both have ended")
+        """,
+        tmp_path,
+    )
+
+
 SQUATTED = """
     cluster = "10.1.1.1:6380"
     fake = f"0 2 0 00010000 0001 01 1 @weft-node-0-1-{cluster}/1"
