@@ -130,29 +130,19 @@ def _prepare() -> None:
 
 
 def _name_printers(stream) -> None:
-    """Have the stream say which task prints, for the daemon to show (src/node/worker_output.h): by a mark before the
-    first text of another task than the one before. By itself the daemon can only see which tasks ran at the time."""
+    """Have the stream say which task prints (src/runtime/output_marks.h). In its own buffer, and so exactly where the
+    task's text begins."""
     from . import _core
 
     plain = stream.write
-    task_name = _core._task_name  # type: ignore[attr-defined]
-    pipe = os.fstat(stream.fileno())
-    said = None
+    mark_before_text = _core._mark_before_text  # type: ignore[attr-defined]
+    is_stderr = stream is sys.stderr
 
     def write(text):
-        nonlocal said
-        name = task_name()
-        if name is not None and name != said and is_the_pipe():
-            said = name
-            plain(f"\x1b]weft;{''.join(c if c.isprintable() else ' ' for c in name[:80])}\x1b\\")
+        mark = mark_before_text(is_stderr)
+        if mark is not None:
+            plain(mark)
         return plain(text)
-
-    def is_the_pipe() -> bool:
-        """Not a file to which a task has redirected the descriptor."""
-        try:
-            return os.path.samestat(pipe, os.fstat(stream.fileno()))
-        except (OSError, ValueError):
-            return False  # closed
 
     stream.write = write
 

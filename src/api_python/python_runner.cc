@@ -177,12 +177,28 @@ void PythonRunner::Conclude(PythonCall& call, const std::vector<ObjectId>& retur
   }
 }
 
+// What was said of a value is said of a result of this task.
+static void ExplainResult(const PythonCall& call, PyObject* value) {
+  PyObject *type, *error, *traceback;
+  PyErr_Fetch(&type, &error, &traceback);
+  PyErr_NormalizeException(&type, &error, &traceback);
+  Owned kept_type(type), kept_error(error), kept_traceback(traceback);
+  PyObject* why = Callback("weft._serialization", "why_no_result");
+  Owned explained(why ? PyObject_CallFunction(why, "OsO", value, call.what->name.c_str(), error) : nullptr);
+  if (!explained) PyErr_Clear();
+  PyObject* told = explained ? explained.get() : error;
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(told)), told);
+}
+
 bool PythonRunner::Encode(const PythonCall& call, PyObject* value, ObjectId id, core::TaskReturn& out,
                           size_t* inline_bytes) {
   Contained inside;
   Encoded encoded;
   encoded.bytes.swap(out.bytes);
-  if (!EncodeValue(value, id, encoded, call.native)) return false;
+  if (!EncodeValue(value, id, encoded, call.native)) {
+    ExplainResult(call, value);
+    return false;
+  }
   if (inside.objects.size() > kMaxReferencesPerReturn) {
     if (encoded.room.data) runtime_.Abandon(encoded.room);
     PyErr_Format(
@@ -642,12 +658,14 @@ PyObject* CurrentCall(PyObject*, PyObject*) {
                        static_cast<unsigned long long>(call->submitter.value));
 }
 
-// Of the task that runs in this thread; None elsewhere and in actors. Called at every print.
-PyObject* TaskName(PyObject*, PyObject*) {
+// What is to be printed before text of the task that runs in this thread; None: nothing. Called at every print.
+PyObject* MarkBeforeText(PyObject*, PyObject* is_stderr) {
   const PythonCall* call = g_runner ? g_runner->Current() : nullptr;
-  if (!call || g_runner->executor()->lease().actor) Py_RETURN_NONE;
+  if (!call) Py_RETURN_NONE;
+  const std::string mark = g_runner->executor()->MarkBeforeText(PyObject_IsTrue(is_stderr) == 1 ? 1 : 0, *call->what);
+  if (mark.empty()) Py_RETURN_NONE;
   // Of C++ it may be anything: printing must work all the same.
-  return PyUnicode_DecodeUTF8(call->what->name.data(), static_cast<Py_ssize_t>(call->what->name.size()), "replace");
+  return PyUnicode_DecodeUTF8(mark.data(), static_cast<Py_ssize_t>(mark.size()), "replace");
 }
 
 PyObject* CurrentActor(PyObject*, PyObject*) {
@@ -748,7 +766,7 @@ PyObject* PutError(PyObject*, PyObject* args) {
 
 PyMethodDef functions[] = {{"current_call", CurrentCall, METH_NOARGS, nullptr},
                            {"current_actor", CurrentActor, METH_NOARGS, nullptr},
-                           {"_task_name", TaskName, METH_NOARGS, nullptr},
+                           {"_mark_before_text", MarkBeforeText, METH_O, nullptr},
                            {"process_info", ProcessInfo, METH_NOARGS, nullptr},
                            {"_take_interrupt", TakeInterrupt, METH_NOARGS, nullptr},
                            {"_interrupt_signal", InterruptSignalNumber, METH_NOARGS, nullptr},

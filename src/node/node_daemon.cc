@@ -337,18 +337,19 @@ Job& NodeDaemon::OpenJob(ProcessId driver, OpenSession session) {
         std::make_unique<WorkerPool>(WorkerPool::Config{.keep = pool.keep, .kind = {driver, true}}, &next_number_);
   }
   job->outputs = std::make_unique<WorkerOutputs>(
-      loop_,
-      WorkerOutputs::Listener{
-          .read =
-              [this](ProcessId worker, std::string_view bytes) {
-                auto* process = Find(worker);
-                if (process == nullptr || process->stage != Process::Stage::kConnecting) return;
-                std::string& last = process->last_stderr;
-                last.append(bytes);
-                if (last.size() > 4096) last.erase(0, last.size() - 4096);
-              },
-          .whole_lines = [this](ProcessId worker, bool is_stderr, std::string lines, const std::string& printer,
-                                bool marked) { ForwardOutput(worker, is_stderr, std::move(lines), printer, marked); }});
+      loop_, WorkerOutputs::Listener{
+                 .read =
+                     [this](ProcessId worker, std::string_view bytes) {
+                       auto* process = Find(worker);
+                       if (process == nullptr || process->stage != Process::Stage::kConnecting) return;
+                       std::string& last = process->last_stderr;
+                       last.append(bytes);
+                       if (last.size() > 4096) last.erase(0, last.size() - 4096);
+                     },
+                 .whole_lines =
+                     [this](ProcessId worker, bool is_stderr, std::string lines, const std::string& printer) {
+                       ForwardOutput(worker, is_stderr, std::move(lines), printer);
+                     }});
   Job& opened = *(jobs_[driver] = std::move(job));
   if (!opened.session.preload.empty()) StartWarmZygote(opened);
   return opened;
@@ -867,19 +868,16 @@ void NodeDaemon::Perform(const MemoryBudget::AskTrim& action) {
 
 // ---- output -----------------------------------------------------------------------------------------------------
 
-void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string text, const std::string& printer,
-                               bool marked) {
+void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string text, const std::string& printer) {
   WorkerOutput output{worker, 0, static_cast<uint8_t>(is_stderr), std::move(text), ""};
   if (auto* process = Find(worker)) {
     output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
-    // Text without a mark is of whatever ran at the time. If that was more than one task, the last that printed is the
-    // best guess.
-    output.name = process->actor_class;
-    if (output.name.empty() && marked) output.name = printer;
+    output.name = process->actor_class.empty() ? printer : process->actor_class;
+    // Text without a mark is of whatever ran at the time, if that was one task.
     if (output.name.empty() && process->events) {
       output.name = RecentFunction(process->events->get(), NowNs() - kOutputDelayNs);
     }
-    if (output.name.empty()) output.name = printer;
+    if (process->doorbell) process->doorbell->text_seen(is_stderr ? 1 : 0).fetch_add(1, std::memory_order_relaxed);
     // Names are the user's: one line, and not the longer part of it.
     if (output.name.size() > 80) output.name.resize(80);
     for (char& c : output.name) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;

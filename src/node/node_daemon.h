@@ -386,7 +386,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   std::vector<LocalScheduler::UnmetWish> WishesForHead();
 
   // ---- output
-  void ForwardOutput(ProcessId worker, bool is_stderr, std::string text, const std::string& printer, bool marked);
+  void ForwardOutput(ProcessId worker, bool is_stderr, std::string text, const std::string& printer);
   void PauseOrResumeOutput();
 
   // ---- observers (node_daemon_observers.cc)

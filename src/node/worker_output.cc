@@ -50,16 +50,14 @@ void WorkerOutputs::PassRest(Pipe& pipe) { PassLines(pipe, pipe.lines.TakeRest()
 
 void WorkerOutputs::PassLines(Pipe& pipe, std::string_view lines) {
   constexpr std::string_view kBegin = "\x1b]weft;", kEnd = "\x1b\\";
-  bool marked = false;
   while (!lines.empty()) {
     const size_t mark = lines.find(kBegin);
     const size_t end = mark == lines.npos ? lines.npos : lines.find(kEnd, mark);
     // Half a mark is text like any other: a line without an end was cut there.
     const std::string_view text = lines.substr(0, end == lines.npos ? lines.npos : mark);
-    if (!text.empty()) listener_.whole_lines(pipe.worker, pipe.is_stderr, std::string(text), pipe.printer, marked);
+    if (!text.empty()) listener_.whole_lines(pipe.worker, pipe.is_stderr, std::string(text), pipe.printer);
     if (end == lines.npos) return;
     pipe.printer = lines.substr(mark + kBegin.size(), end - mark - kBegin.size());
-    marked = true;
     lines.remove_prefix(end + kEnd.size());
   }
 }

@@ -1,7 +1,7 @@
 // Reads what workers print, from pipes, and passes it on in whole lines.
 //
-// A Python worker marks whose text follows, where it changes (python/weft/_worker.py): ESC ] weft; NAME ESC \, which no
-// terminal shows. Marks are taken out here. Other text of the process, of C code or its children, has none.
+// A worker marks whose text follows, where it changes (src/runtime/output_marks.h): ESC ] weft; NAME ESC \, which no
+// terminal shows. Marks are taken out here. One without a name says that it is not known whose text follows.
 //
 // Called by the node daemon on its loop thread. While it is paused nothing is read: the workers' output waits in its
 // pipes, so that printing cannot fill the memory. Does not know processes, and sends nothing itself.
@@ -25,9 +25,8 @@ class WorkerOutputs {
  public:
   struct Listener {
     std::function<void(ProcessId worker, std::string_view bytes)> read;  // as they come
-    // `printer`: the task of the last mark before these lines; empty: none. `marked`: that mark came with them.
-    std::function<void(ProcessId worker, bool is_stderr, std::string lines, const std::string& printer, bool marked)>
-        whole_lines;
+    // `printer`: the task of the last mark before these lines; empty: none.
+    std::function<void(ProcessId worker, bool is_stderr, std::string lines, const std::string& printer)> whole_lines;
   };
 
   WorkerOutputs(EventLoop& loop, Listener listener) : loop_(loop), listener_(std::move(listener)) {}

@@ -17,7 +17,8 @@ constexpr int64_t kLastRepliesNs = 2'000'000'000;
 
 }  // namespace
 
-Executor::Executor(Runtime& runtime, TaskRunner& runner) : runtime_(runtime), runner_(runner) {
+Executor::Executor(Runtime& runtime, TaskRunner& runner)
+    : runtime_(runtime), runner_(runner), marks_(*runtime.doorbell_) {
   std::lock_guard lock(runtime_.mutex_);
   runtime_.executor_ = this;
   runtime_.executor_thread_ = std::this_thread::get_id();
@@ -572,7 +573,10 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
   const Begun begun = Begin(main_, submitter, bytes);
   const bool constructs = begun != Begun::kHandedBack && main_.call.what->kind == TemplateKind::kCreation;
   if (constructs) is_actor_ = true;
-  if (begun == Begun::kReady) runner_.Prepare(main_.call);
+  if (begun == Begun::kReady) {
+    if (!is_actor_) marks_.TaskBegins(main_.call.what->event_name, main_.call.what->name);
+    runner_.Prepare(main_.call);
+  }
   reading_ = false;
   if (begun == Begun::kHandedBack) return;
   if (begun == Begun::kImpossible) {

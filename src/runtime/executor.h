@@ -34,6 +34,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/output_marks.h"
 #include "runtime/runtime.h"
 #include "runtime/worker_machine.h"
 
@@ -193,6 +194,10 @@ class Executor {
   void Describe(WaitFact& fact, bool main_thread);
   void DescribeCall(WaitFact& fact, uint64_t execution);  // that runs beside others
   std::vector<SlotFact> Slots() const;
+  // For a front end with buffers of its own; the task that runs, on its thread. See OutputMarks.
+  std::string MarkBeforeText(int stream, const DefinedTemplate& what) {
+    return is_actor_ ? std::string() : marks_.BeforeText(stream, what.event_name, what.name);
+  }
   void Adopt(Runtime::Peer* peer);
   void SubmitterEnded() { submitter_ended_.store(true); }
   void CopyCame() { copy_came_ = true; }  // or will not; the runtime's lock is held
@@ -265,7 +270,8 @@ class Executor {
   std::atomic<bool> woken_{false};
   Waiter idle_;                 // the main thread, in Idle
   bool was_disturbed_ = false;  // Idle ended by Wake or a signal
-  WorkerMachine machine_;       // guarded by the runtime's lock where it touches objects
+  OutputMarks marks_;
+  WorkerMachine machine_;  // guarded by the runtime's lock where it touches objects
   AssignedLease lease_;
   Execution main_;  // of what runs on the main thread, one at a time
   uint64_t next_execution_ = 1;

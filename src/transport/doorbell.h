@@ -121,6 +121,7 @@ struct DoorbellPage {
   alignas(64) std::atomic<uint32_t> background_signal;  // a BackgroundSignal; also its futex word
   alignas(64) std::atomic<BlockedState> blocked;
   alignas(64) std::atomic<uint32_t> demand;
+  std::atomic<uint32_t> text_seen[2];
   Bitmap rung[2];  // indexed by Audience
 };
 static_assert(sizeof(DoorbellPage) <= kDoorbellPageBytes);
@@ -219,6 +220,8 @@ class Doorbell {
   std::atomic<BlockedState>& blocked() { return page_->blocked; }
   // Set by the daemon when it has use for lent CPUs; the worker reads it.
   std::atomic<uint32_t>& demand() { return page_->demand; }
+  // Counts of the daemon: how often it has read text of standard output (0) or standard error (1). The worker reads it.
+  std::atomic<uint32_t>& text_seen(int stream) { return page_->text_seen[stream]; }
 
  private:
   friend class PeerDoorbell;
@@ -276,6 +279,7 @@ class PeerDoorbell {
   WaiterState waiter_state() const { return static_cast<WaiterState>(page_->waiter_state.load()); }
   std::atomic<BlockedState>& blocked() { return page_->blocked; }
   std::atomic<uint32_t>& demand() { return page_->demand; }
+  std::atomic<uint32_t>& text_seen(int stream) { return page_->text_seen[stream]; }
 
  private:
   template <class Steps>

@@ -15,6 +15,7 @@ import weft
 from helpers import run_driver, wait_until
 from weft._events import OutputPrinter
 
+ROOT = Path(__file__).resolve().parents[2]
 LINE = re.compile(r"^\((\S+) pid=(\d+)\) (.*)$")
 
 
@@ -271,6 +272,82 @@ def test_the_origin_is_named_also_if_other_functions_run_at_the_same_time():
     for stream, text in (("out", driver.stdout), ("err", driver.stderr)):
         printed = [re.fullmatch(rf"\((\S+) pid=\d+\) {stream} (\d+)", line).groups() for line in text.splitlines()]
         assert sorted(printed) == sorted((name, str(i)) for name in ("first", "second") for i in range(300))
+
+
+def named(text: str) -> list:
+    """Of each line the name that stands before it, and its own first word, which is the right one."""
+    return [re.fullmatch(r"\((\S+) pid=\d+\) (\w+).*", line).groups() for line in text.splitlines()]
+
+
+def test_what_a_task_prints_without_python_has_its_name():
+    """By its children and by the system's calls, after and before what others print."""
+    driver = run_driver(
+        """
+        import os, subprocess, sys, weft
+        weft.init(num_cpus=1)
+
+        @weft.remote
+        def printer(i):
+            print("printer", i)
+            print("printer", i, file=sys.stderr)
+
+        @weft.remote
+        def child(i):
+            subprocess.run("echo child; echo child >&2", shell=True)
+
+        @weft.remote
+        def raw(i):
+            os.write(1, b"raw\\n")
+            os.write(2, b"raw\\n")
+
+        @weft.remote
+        def silent(i):
+            pass
+
+        weft.get([f.remote(i) for i in range(50) for f in (printer, raw)])
+        for i in range(20):
+            for f in (child, printer, raw, silent, child, child, raw):
+                weft.get(f.remote(i))
+        weft.get([printer.remote(i) for i in range(100)] + [raw.remote(i) for i in range(100)])
+        """
+    )
+    for text in (driver.stdout, driver.stderr):
+        assert len(named(text)) == 420
+        assert [pair for pair in named(text) if pair[0] != pair[1]] == []
+
+
+def test_output_after_a_long_silence_has_no_wrong_name():
+    driver = run_driver(
+        """
+        import os, weft
+        weft.init(num_cpus=1)
+
+        @weft.remote
+        def early(quiet):
+            os.write(1, b"" if quiet else b"early\\n")
+
+        @weft.remote
+        def late(quiet):
+            os.write(1, b"" if quiet else b"late\\n")
+
+        weft.get(early.remote(False))
+        for i in range(200):
+            weft.get([early.remote(True), late.remote(True)])
+        weft.get([late.remote(False) for _ in range(10)])
+        weft.get([early.remote(False) for _ in range(10)])
+        """
+    )
+    assert len(named(driver.stdout)) == 21
+    assert {pair for pair in named(driver.stdout) if pair[0] not in ("worker", pair[1])} == set()
+
+
+def test_each_task_of_a_cpp_program_is_named():
+    driver = run_driver(
+        "", command=[str(ROOT / "build" / "release" / "tests" / "cpp" / "library" / "weft_test_prints")]
+    )
+    for text in (driver.stdout, driver.stderr):
+        assert len(named(text)) == 240
+        assert [pair for pair in named(text) if pair[0] != pair[1]] == []
 
 
 def test_a_redirected_descriptor_gets_what_the_task_prints_and_no_more(tmp_path):
