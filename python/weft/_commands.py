@@ -28,6 +28,11 @@ _COLUMNS = {
     "nodes": ("node_name", "state", "address", "resources_total", "resources_available", "labels", "death_cause"),
     "workers": ("worker_id", "pid", "type", "state", "actor_class", "running", "tasks_run", "death_cause"),
 }
+_STATES = {  # that can be filtered by
+    "tasks": "WAITING READY QUEUED PUSHED RUNNING FINISHED FAILED CANCELLED DIED",
+    "actors": "PENDING STARTING ALIVE RESTARTING DEAD",
+    "objects": "PENDING INLINE STORED ERROR",
+}
 _NOTHING = "no session of yours and no node runs on this machine; weft.init() starts a session, weft start a node"
 
 
@@ -165,8 +170,10 @@ def _cell(value) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.3f}" if value < 100 else f"{value:.0f}"
-    if isinstance(value, dict):
-        return ", ".join(f"{_plain(item)} {name}" for name, item in value.items())
+    if isinstance(value, dict):  # amounts, or labels
+        return ", ".join(
+            f"{name}={item}" if isinstance(item, str) else f"{_plain(item)} {name}" for name, item in value.items()
+        )
     if isinstance(value, list):
         return ", ".join(map(str, value))
     return " ".join(str(value).split())
@@ -208,6 +215,9 @@ def _list(arguments: list) -> int:
             name, found, value = text.partition(operator)
             if found and name:
                 filters.append((name.strip(), operator, value.strip()))
+                states = _STATES.get(what, "").split()
+                if name.strip() == "state" and states and value.strip().upper() not in states:
+                    raise _Mistake(f"there is no state {value.strip()!r} of {what}; there are {', '.join(states)}")
                 break
         else:
             raise _Mistake(f"a filter is NAME=VALUE, such as state=RUNNING, not {text!r}")

@@ -87,7 +87,11 @@ def import_modules(warn) -> None:
 def _why_not_to_fork() -> str:
     threads = _threads_that_stay()
     if threads:
-        return f"leaves {threads} thread{'s' * (threads > 1)} behind when it is imported"
+        names = _names_of_threads()
+        hint = ""
+        if "jemalloc_bg_thd" in names:
+            hint = "; of pyarrow: JE_ARROW_MALLOC_CONF=background_thread:false in the environment prevents it"
+        return f"leaves {threads} thread{'s' * (threads > 1)} behind ({', '.join(names)}{hint}) when it is imported"
     gpu = _open_gpu()
     return f"opens a GPU ({gpu}) when it is imported" if gpu else ""
 
@@ -111,6 +115,19 @@ def _threads_that_stay() -> int:
 
 def _other_threads() -> int:
     return len(os.listdir("/proc/self/task")) - 1
+
+
+def _names_of_threads() -> list:
+    """As the system shows them."""
+    names = set()
+    for thread in os.listdir("/proc/self/task"):
+        if int(thread) != os.getpid():
+            try:
+                with open(f"/proc/self/task/{thread}/comm") as file:
+                    names.add(file.read().strip())
+            except OSError:
+                pass  # it has just ended
+    return sorted(names)
 
 
 def _open_gpu() -> str:

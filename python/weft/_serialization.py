@@ -13,6 +13,7 @@ import io
 import os
 import pickle
 import sys
+import types
 
 __all__ = ["array_from_buffer", "dumps", "dumps_closed", "import_ahead", "loads"]
 
@@ -186,21 +187,39 @@ def _explained(value, what: str, error: BaseException) -> TypeError:
             f"the {what} of type {type(value).__name__} cannot be pickled: it is nested too deeply; "
             "flatten it (a long linked list, for example, into a list)"
         )
-    is_function = type(value).__name__ == "function"
-    path, culprit, reason = _find_culprit(value, value.__qualname__ if is_function else what, error)
-    subject = _type_name(value) if is_function else f"{what} of type {_type_name(value)}"
+    has_name = isinstance(value, type) or type(value).__name__ == "function"
+    path, culprit, reason = _find_culprit(value, value.__qualname__ if has_name else what, error)
+    subject = _type_name(value) if has_name else f"{what} of type {_type_name(value)}"
     part = "it" if culprit is value else f"{_type_name(culprit)}, found at {path},"
+    if what.startswith("result"):
+        advice = "Leave it out (__getstate__), or return what is needed to make it again"
+    else:
+        advice = "Make it inside the task instead, leave it out (__getstate__), or pass what is needed to make it again"
     return TypeError(
         f"the {subject} cannot be sent to another process: {part} cannot be pickled "
-        f"({type(reason).__name__}: {reason}). "
-        "Make it inside the task instead, leave it out (__getstate__), or pass what is needed to make it again"
+        f"({type(reason).__name__}: {reason}). {advice}"
     )
+
+
+def why_no_result(value, task: str, error: BaseException) -> BaseException:
+    """What the caller is told of a result that could not be encoded. Called by C++."""
+    if not isinstance(error, TypeError) or "cannot be sent to another process" not in str(error):
+        return error
+    try:
+        _cloud_dumps(value, lambda _: False)
+    except Exception as again:
+        explained = _explained(value, f"result of task '{task}',", again)
+        explained.__cause__ = _cause(again)
+        return explained
+    return error
 
 
 def _type_name(value) -> str:
     cls = type(value)
     if cls.__name__ == "function":
         return f"function {value.__qualname__!r}"
+    if isinstance(value, type):
+        return f"class {value.__qualname__!r}"
     return repr(
         cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
     )
@@ -242,6 +261,12 @@ def _parts(value):
             yield f" (element {_short(part)})", part
     elif type(value).__name__ == "function":
         yield from function_parts(value)
+    elif isinstance(value, type):
+        for name, part in list(vars(value).items()):
+            if isinstance(part, (types.GetSetDescriptorType, types.MemberDescriptorType)):
+                continue  # of the class itself, which is made anew
+            part = getattr(part, "__func__", getattr(part, "fget", part))
+            yield f".{name}", part
     else:
         function = getattr(value, "__func__", None)
         if function is not None:

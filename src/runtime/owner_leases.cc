@@ -112,7 +112,11 @@ void Owner::LeaseRefused(uint32_t number, const std::string& why, Actions& out) 
   // what cannot be had now may be had later, and what never can is refused again.
   if (!shape.workers.empty()) return;
   while (Task* task = shape.ready.PopFront()) {
-    FailTask(task, ValueKind::kSystemError, "UnschedulableError\n" + why, out);
+    // What is said of all tasks of a shape begins so.
+    constexpr std::string_view kOfAll = "the task ";
+    const bool of_all = why.starts_with(kOfAll);
+    const std::string text = of_all ? "the task '" + task->what->name + "' " + why.substr(kOfAll.size()) : why;
+    FailTask(task, ValueKind::kSystemError, "UnschedulableError\n" + text, out);
   }
   Settle(out);
 }

@@ -163,6 +163,7 @@ def test_no_session_is_a_clear_message(no_session):
         ["list", "tasks", "--limit", "many"],
         ["list", "tasks", "--filter", "state"],
         ["list", "tasks", "--session"],
+        ["list", "tasks", "--filter", "state=RUNING"],
         ["summary", "x"],
         ["stack", "abc"],
     ],

@@ -95,6 +95,36 @@ def test_what_cannot_be_pickled_is_named():
     assert "closure variable 'lock'" in str(caught.value)
 
 
+def test_a_class_that_cannot_be_pickled_is_named():
+    lock = threading.Lock()
+
+    class Guarded:
+        def use(self):
+            with lock:
+                return 1
+
+    class Holder:
+        guard = lock
+
+    for cls, place in ((Guarded, "Guarded.use (closure variable 'lock')"), (Holder, "Holder.guard")):
+        with pytest.raises(TypeError) as caught:
+            weft.remote(cls).remote()
+        assert f"{cls.__name__}' cannot be sent" in str(caught.value), caught.value
+        assert place in str(caught.value), caught.value
+
+
+def test_a_result_that_cannot_be_pickled_is_said_to_be_one():
+    @weft.remote
+    def make():
+        return {"lock": threading.Lock()}
+
+    with pytest.raises(TypeError) as caught:
+        weft.get(make.remote())
+    said = str(caught.value)
+    assert "the result of task '" in said and "make', of type 'dict'" in said, said
+    assert "['lock']" in said and "return what is needed" in said and "inside the task" not in said, said
+
+
 def test_large_closures_warn():
     ballast = b"x" * 3_000_000
 

@@ -111,7 +111,8 @@ def test_list_nodes_asked_of_either_node(cluster):
         assert [(row["node_name"], row["state"]) for row in rows] == [("first", "ALIVE"), ("second", "ALIVE")]
         assert [row["daemon_pid"] for row in rows] == [asked.pid if name is asked else None for name in (first, second)]
         assert rows[1]["resources_available"] == {"CPU": 2.0, "lamp": 1.5}
-    assert "second" in command("list", "nodes", f"--session={second.pid}")
+    table = command("list", "nodes", f"--session={second.pid}")
+    assert "second" in table and "disk=ssd, zone=eu" in table
 
 
 def test_a_node_whose_head_is_gone_tells_what_it_knows(no_session):

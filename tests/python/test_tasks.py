@@ -129,7 +129,7 @@ def test_options_per_call():
 def test_unsatisfiable_request_is_an_error():
     with pytest.raises(weft.UnschedulableError):
         weft.get(identity.options(resources={"unobtainium": 1}).remote(1), timeout=20)
-    with pytest.raises(weft.UnschedulableError):
+    with pytest.raises(weft.UnschedulableError, match="the task 'identity' asks for 10000 CPU"):
         weft.get(identity.options(num_cpus=10_000).remote(1), timeout=20)
 
 

@@ -14,6 +14,12 @@ __all__ = [
 ]
 
 
+def __getattr__(name: str):
+    if name == "PlacementGroupSchedulingStrategy":
+        raise ImportError(f"{name}: placement groups are not yet available in this version of weft")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def NodeAffinitySchedulingStrategy(node_id: str, soft: bool, _spill_on_unavailable=False, _fail_on_unavailable=False):
     """On this node; soft: on another one if it has gone or is too small."""
     return NodeAffinity(node_id, bool(soft))
