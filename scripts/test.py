@@ -72,10 +72,14 @@ def ordinary_steps() -> list:
     ctest = ["ctest", "--test-dir", "build/release", "--output-on-failure", "--parallel", JOBS]
     passing = r"\s*(Start\s+\d+:|\d+/\d+ Test .* Passed )|Internal ctest|Test project"
     python = sys.executable
+    pytest = [python, "-m", "pytest", "-q"]
+    beside = [*pytest, "-m", "not alone", "-n", JOBS, "--dist", "loadfile", f"--junitxml={REPORTS / 'python.xml'}"]
+    alone = [*pytest, "-m", "alone", f"--junitxml={REPORTS / 'alone.xml'}"]
     return [
         Step("style", ["scripts/lint"]),
         Step("C++ tests", [*ctest, "--output-junit", REPORTS / "cpp.xml"], "cpp.xml", hide=passing),
-        Step("Python tests", [python, "-m", "pytest", "-q", f"--junitxml={REPORTS / 'python.xml'}"], "python.xml"),
+        Step("Python tests", beside, "python.xml"),
+        Step("measuring", alone, "alone.xml"),
     ]
 
 

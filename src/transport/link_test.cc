@@ -559,9 +559,10 @@ TEST_P(LinkTest, SocketsInUseAreNotGivenAway) {
 }
 
 TEST_P(LinkTest, SignsOfLife) {
-  pair_.settings.idle_timeout_ns = pair_.dial_settings.idle_timeout_ns = 100'000'000;
+  // Long enough for a busy machine to let this process run in between.
+  pair_.settings.idle_timeout_ns = pair_.dial_settings.idle_timeout_ns = 500'000'000;
   ASSERT_TRUE(pair_.Connect()) << pair_.dialler.why;
-  const int64_t until_ns = NowNs() + 500'000'000;
+  const int64_t until_ns = NowNs() + 1'200'000'000;
   ASSERT_TRUE(pair_.Run([&] { return NowNs() > until_ns; }));
   EXPECT_FALSE(pair_.dialler.closed) << pair_.dialler.why;
   EXPECT_FALSE(pair_.accepted.closed) << pair_.accepted.why;

@@ -8,6 +8,25 @@ import weft
 CPUS = 4  # more than the machine may have: enough for tasks that wait for each other
 
 
+# Files that take longest: if several run at a time, they begin first.
+LONG = (
+    "test_partitions",
+    "test_cluster_head",
+    "test_waiting",
+    "test_cluster_objects",
+    "test_redis_faults",
+    "test_standstill",
+)
+
+
+def pytest_collection_modifyitems(items):
+    def rank(item):
+        name = item.module.__name__
+        return LONG.index(name) if name in LONG else len(LONG)
+
+    items.sort(key=rank)
+
+
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     """A test that failed may have left the shared session in any state: the next one gets a fresh session."""

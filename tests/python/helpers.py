@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
+import socket
 import subprocess
 import sys
 import textwrap
@@ -111,6 +114,15 @@ def run_driver(source: str, *, seconds: float = 60.0, code: int | None = 0, **op
         raise AssertionError(f"exit code {driver.process.returncode}:\n{driver.stdout}\n{driver.stderr}")
     driver.expect_nothing_left()
     return driver
+
+
+def free_port() -> int:
+    """Not one that the system may give to somebody's connection before it is listened at."""
+    while True:
+        port = random.randrange(15_000, 32_000)
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def hold(path: str, seconds: float = 60.0) -> None:

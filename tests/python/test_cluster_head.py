@@ -15,10 +15,12 @@ import textwrap
 import time
 
 import pytest
+from helpers import free_port
 from test_cluster import SECONDS, Nodes, gone, until
 
 PROGRAM = """
 import os
+import random
 import sys
 import time
 
@@ -42,12 +44,6 @@ class Counter:
 def await_line():
     assert sys.stdin.readline(), "nobody says anything"
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def answers(port: int) -> bool:

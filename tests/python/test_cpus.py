@@ -52,7 +52,7 @@ class Bodies:
 
 
 @pytest.fixture
-def bodies(tmp_path):
+def bodies(tmp_path, no_session):
     return Bodies(tmp_path / "bodies")
 
 

@@ -34,7 +34,7 @@ def test_named_source_files_exist(document):
 def test_message_table_agrees_with_the_code():
     header = (ROOT / "src/wire/messages.h").read_text()
     source = (ROOT / "src/wire/messages.cc").read_text()
-    variant = re.search(r"using Message =\s*std::variant<std::monostate,(.*?)>;", header, re.S)[1]
+    variant = re.search(r"using Message =\s*std::variant<\s*std::monostate,(.*?)>;", header, re.S)[1]
     fields = {
         name: re.findall(r"m\.(\w+)", body)
         for name, body in re.findall(r"void Fields\(V&(?: v)?, (\w+)&(?: m)?\) \{(.*?)\}", source, re.S)

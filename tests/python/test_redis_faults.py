@@ -18,9 +18,10 @@ import time
 
 import namespaces
 import pytest
+from helpers import free_port
 from test_cluster import SECONDS, gone, until
 from test_cluster_faults import WatchedHead
-from test_cluster_head import DETACHED, PROGRAM, answers, finish, free_port, needs_redis
+from test_cluster_head import DETACHED, PROGRAM, answers, finish, needs_redis
 
 WEFT = os.path.join(os.path.dirname(sys.executable), "weft")
 CONTROL_STORE = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "control_store.md")

@@ -71,6 +71,7 @@ def cells_of(number: int) -> list[str]:
     return cells
 
 
+@pytest.mark.alone  # an exercise says how long it may take
 @pytest.mark.parametrize("number", EXERCISES)
 def test_exercise_on_three_nodes(number, tmp_path):
     """The nodes have together what the exercise asks for; `weft run` ignores what it asks for, with one warning."""
@@ -88,6 +89,7 @@ def test_exercise_on_three_nodes(number, tmp_path):
     assert (driver.stdout + driver.stderr).count("has no effect under weft run --address") == 1
 
 
+@pytest.mark.alone  # an exercise says how long it may take
 @pytest.mark.parametrize("number", EXERCISES)
 def test_exercise(number, tmp_path):
     driver = run_cells(tmp_path, cells_of(number))
