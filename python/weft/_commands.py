@@ -362,6 +362,8 @@ def _logs(arguments: list) -> int:
 
 
 def _stack(arguments: list) -> int:
+    from concurrent.futures import ThreadPoolExecutor
+
     from ._observe import observe
     from ._stacks import dump
 
@@ -372,18 +374,22 @@ def _stack(arguments: list) -> int:
     unknown = wanted - {process["pid"] for process in living}
     if unknown:
         raise _Failure(f"no process {min(unknown)} lives in this session; `weft list workers` shows them")
-    failed = 0
-    for process in living:
-        pid = process["pid"]
-        if wanted and pid not in wanted:
-            continue
-        what = "driver" if process["role"] == 1 else process["actor"] or "worker"
-        print(f"---- {what} pid={pid}")
+    asked = [process for process in living if not wanted or process["pid"] in wanted]
+
+    def stack_of(process: dict):
         try:
-            print(dump(pid).rstrip())
+            return dump(process["pid"]).rstrip()
         except LookupError as error:
-            failed += 1
-            print(f"({error})")
+            return error
+
+    failed = 0
+    # Beside each other: one that is stopped lets whoever asks wait.
+    with ThreadPoolExecutor(max(1, len(asked))) as threads:
+        for process, stack in zip(asked, threads.map(stack_of, asked)):
+            what = "driver" if process["role"] == 1 else process["actor"] or "worker"
+            print(f"---- {what} pid={process['pid']}")
+            failed += isinstance(stack, LookupError)
+            print(f"({stack})" if isinstance(stack, LookupError) else stack)
     return 1 if failed and wanted else 0
 
 

@@ -30,6 +30,8 @@ _MAX_BYTES = 1 << 60
 _MAX_RETURNS = 10_000  # each return costs an entry in the owner's table whether it is used or not
 _MAX_RETRIES = 2**31 - 1
 _MAX_NAME = 1_000
+_MAX_RESOURCES = 50  # kMaxOwnResources
+_MAX_RESOURCE_NAME = 256  # kMaxResourceNameBytes
 _MAX_CONCURRENCY = 1_000_000
 _MAX_GROUPS = 1_000
 _MAX_MERGED = 32  # changed copies that one set of options remembers
@@ -108,17 +110,28 @@ def check_bytes(where: str, value) -> int:
     return _check_int(where, value, 0, _MAX_BYTES)
 
 
+def _bytes_of(text: str) -> int:
+    """In UTF-8; 0 if it has none."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return 0
+
+
 def check_resources(where: str, value) -> dict[str, float]:
     """Custom resources by name."""
     if not isinstance(value, dict):
         raise TypeError(f'{where} must be a dict such as {{"disk": 1}}, not {_show(value)} of type {_type_name(value)}')
+    if len(value) > _MAX_RESOURCES:
+        raise ValueError(f"{where} can name at most {_MAX_RESOURCES} resources, not {len(value)}")
     checked = {}
     for key, amount in value.items():
         if not isinstance(key, str):
             raise TypeError(f"{where}: names must be strings, not {_show(key)} of type {_type_name(key)}")
-        if not key or len(key) > _MAX_NAME or "\0" in key or key.startswith("~"):
+        if not 0 < _bytes_of(key) <= _MAX_RESOURCE_NAME or "\0" in key or key.startswith("~"):
             raise ValueError(
-                f"{where}: {_show(key)} is no name: 1 to {_MAX_NAME} characters, none of them NUL, the first no ~"
+                f"{where}: {_show(key)} is no name: 1 to {_MAX_RESOURCE_NAME} bytes of UTF-8, none of them NUL, the "
+                "first no ~"
             )
         if key in _RESERVED_RESOURCES:
             raise ValueError(f"{where}: write {_RESERVED_RESOURCES[key]}= instead of a resource named {key!r}")
@@ -183,8 +196,8 @@ def check_name(where: str, value) -> str:
     """A text that names something."""
     if not isinstance(value, str):
         raise TypeError(f"{where} must be a string, not {_show(value)} of type {_type_name(value)}")
-    if not value or len(value) > _MAX_NAME or "\0" in value:
-        raise ValueError(f"{where} must have 1 to {_MAX_NAME} characters, none of them NUL, not {_show(value)}")
+    if not value or len(value.encode(errors="replace")) > _MAX_NAME or "\0" in value:
+        raise ValueError(f"{where} must have 1 to {_MAX_NAME} bytes of UTF-8, none of them NUL, not {_show(value)}")
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -222,7 +222,7 @@ def _workers(seen: dict) -> list:
         rows.append(
             {
                 "worker_id": process["process"],
-                "pid": process["pid"],
+                "pid": process["pid"] or None,  # None: it is being forked
                 "type": ROLES.get(process["role"], "?"),
                 "state": STAGES.get(process["stage"], "?"),
                 "actor_class": process["actor"],

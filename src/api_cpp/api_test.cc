@@ -241,6 +241,10 @@ TEST_F(Api, OptionsAreTaken) {
   EXPECT_THROW(weft::remote<Plus>.with({.num_cpus = -1})(1, 2), std::invalid_argument);
   EXPECT_THROW(weft::remote<Plus>.with({.max_retries = -2})(1, 2), std::invalid_argument);
   EXPECT_THROW(weft::remote<Plus>.with({.resources = {{"CPU", 1}}})(1, 2), std::invalid_argument);
+  EXPECT_THROW(weft::remote<Plus>.with({.resources = {{std::string(257, 'x'), 1}}})(1, 2), std::invalid_argument);
+  std::vector<std::pair<std::string, double>> many;
+  for (int i = 0; i < 51; ++i) many.emplace_back(std::string("r").append(std::to_string(i)), 1);
+  EXPECT_THROW(weft::remote<Plus>.with({.resources = many})(1, 2), std::invalid_argument);
   EXPECT_THROW(weft::get(weft::remote<Plus>.with({.num_cpus = 1000})(1, 2)), weft::UnschedulableError);
 }
 
@@ -590,10 +594,11 @@ TEST(Sessions, OwnResourcesBound) {
   EXPECT_EQ(weft::get(weft::remote<Plus>.with({.resources = {{"licence", 1}}})(1, 2)), 3);
   auto result = weft::try_get(weft::remote<Plus>.with({.resources = {{"licence", 2}}})(1, 2));
   EXPECT_EQ(result.error_name(), "UnschedulableError");
-  EXPECT_EQ(
-      result.error_message(),
-      "the task asks for 2 licence, but this session has only 1 in all (it has 2 CPU, 1 licence); ask for less, or "
-      "start it with more (resources of init)");
+  EXPECT_TRUE(result.error_message().starts_with("the task '")) << result.error_message();
+  EXPECT_TRUE(result.error_message().ends_with(
+      "Plus' asks for 2 licence, but this session has only 1 in all (it has 2 CPU, 1 licence); ask for less, or "
+      "start it with more (resources of init)"))
+      << result.error_message();
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "weft/remote.h"
 #include "wire/languages.h"
 #include "wire/placement.h"
+#include "wire/resource_names.h"
 
 namespace weft::detail {
 
@@ -35,7 +36,13 @@ core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
   AddAmount(shape, "CPU", num_cpus);
   AddAmount(shape, "GPU", num_gpus);
   AddAmount(shape, "memory", memory);
+  if (resources.size() > core::kMaxOwnResources) {
+    throw std::invalid_argument("weft: at most " + std::to_string(core::kMaxOwnResources) +
+                                " resources can be asked for");
+  }
   for (const auto& [name, amount] : resources) {
+    static_assert(core::kMaxResourceNameBytes == 256);
+    if (name.size() > 256) Refuse("weft: the name of a resource has at most 256 bytes", name.substr(0, 40) + "...");
     if (name.starts_with('~')) Refuse("weft: a resource's name does not begin with ~", name);
     if (name.empty() || name == "CPU" || name == "GPU" || name == "memory") {
       Refuse("weft: CPUs, GPUs and memory have options of their own and do not belong in resources", name);

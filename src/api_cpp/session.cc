@@ -23,6 +23,7 @@
 #include "base/clock.h"
 #include "os/cpu_count.h"
 #include "weft/errors.h"
+#include "wire/resource_names.h"
 
 namespace weft::detail {
 
@@ -145,7 +146,15 @@ core::ResourceAmounts Resources(const InitOptions& options) {
   if (cpus != std::floor(cpus)) throw std::invalid_argument("weft::init: num_cpus must be a whole number");
   add("CPU", cpus);
   add("GPU", options.num_gpus);
+  if (options.resources.size() > core::kMaxOwnResources) {
+    throw std::invalid_argument("weft::init: there can be at most " + std::to_string(core::kMaxOwnResources) +
+                                " resources");
+  }
   for (const auto& [name, amount] : options.resources) {
+    if (name.size() > core::kMaxResourceNameBytes) {
+      throw std::invalid_argument("weft::init: the name of the resource '" + name.substr(0, 40) +
+                                  "...' has more than " + std::to_string(core::kMaxResourceNameBytes) + " bytes");
+    }
     if (name.empty() || name == "CPU" || name == "GPU") {
       throw std::invalid_argument("weft::init: resources must not name '" + name +
                                   "'; CPUs and GPUs have options of "

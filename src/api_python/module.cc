@@ -688,11 +688,12 @@ void RunWorker(int fd) {
   if (!runtime) throw std::runtime_error(runtime.error().message);
   g_runtime = runtime->release();
   ++g_epoch;
-  LanguageRunner runner(*g_runtime);
-  core::Executor executor(*g_runtime, runner);
-  runner.SetExecutor(&executor);
-  executor.Run();
-  runner.Leave();
+  // Never destroyed: threads of a threaded actor wait in the runner for calls, or are on their way out of one.
+  auto* runner = new LanguageRunner(*g_runtime);
+  auto* executor = new core::Executor(*g_runtime, *runner);
+  runner->SetExecutor(executor);
+  executor->Run();
+  runner->Leave();
 }
 
 nb::dict Stats() {

@@ -36,6 +36,7 @@
 #include "os/token_file.h"
 #include "scheduling/resources.h"
 #include "wire/placement.h"
+#include "wire/resource_names.h"
 
 namespace weft::core {
 namespace {
@@ -152,10 +153,17 @@ ResourceAmounts Resources(const Arguments& arguments) {
     const size_t equals = text.find('=');
     const std::string name = text.substr(0, equals);
     if (equals == std::string::npos || name.empty()) throw Mistake{"--resource wants NAME=N, not '" + text + "'"};
+    if (name.size() > kMaxResourceNameBytes) {
+      throw Mistake{"the name of the resource '" + name.substr(0, 40) + "...' has more than " +
+                    std::to_string(kMaxResourceNameBytes) + " bytes"};
+    }
     if (name == kCpu || name == kGpu) throw Mistake{name + " is given by --num-cpus or --num-gpus"};
     if (!amounts.emplace(name, Arguments::Parse("--resource=" + name, text.substr(equals + 1), false)).second) {
       throw Mistake{"resource '" + name + "' is given twice"};
     }
+  }
+  if (amounts.size() > kMaxOwnResources + 2) {
+    throw Mistake{"a node has at most " + std::to_string(kMaxOwnResources) + " resources beside CPUs and GPUs"};
   }
   ResourceAmounts result;
   for (const auto& [name, amount] : amounts) {

@@ -389,8 +389,19 @@ void Owner::FailPushed(uint64_t task_handle, std::string_view error, int64_t now
   if (!task || (task->state != TaskState::kPushed && task->state != TaskState::kRevoking)) return;
   if (task->state == TaskState::kRevoking) RevokeEnded(task);
   TakeBack(task, out);
-  FailTask(task, ValueKind::kSystemError, error, out);
+  FailForGood(task, error, out);
   Settle(out);
+}
+
+// Without its constructor an actor can never start.
+void Owner::FailForGood(Task* task, std::string_view error, Actions& out) {
+  if (task->what->kind == TemplateKind::kCreation) {
+    task->actor->refused = true;
+    task->actor->why = error.substr(error.find('\n') + 1);
+    out.push_back({.kind = ActionKind::kKillActor, .id = task->actor->handle->id});
+    BuryActor(task->actor, out);
+  }
+  FailTask(task, ValueKind::kSystemError, error, out);
 }
 
 void Owner::Unlist(LeasedWorker& worker, Task* task) {
@@ -545,7 +556,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
     if (task->cancelled) {
       FailCancelled(task, out);
     } else if (!hopeless.empty()) {
-      FailTask(task, ValueKind::kSystemError, hopeless, out);
+      FailForGood(task, hopeless, out);
     } else if (!faults.forget_handed_back) {
       Retry(task, out);
     }

@@ -721,6 +721,7 @@ class Owner {
   void Unlist(LeasedWorker& worker, Task* task);  // from those that were pushed to it
   void Retry(Task* task, Actions& out);  // after TakeBack: queue it again, or fail it with its arguments' error
   void FailTask(Task* task, ValueKind kind, std::string_view error, Actions& out);
+  void FailForGood(Task* task, std::string_view error, Actions& out);
   void Finish(Task* task, Actions& out);
   void ResolveReceived(Object* object, const ReturnedValue& value, Actions& out);
   void Resolved(Object* object);  // to be announced by Settle

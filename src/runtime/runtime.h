@@ -398,6 +398,7 @@ class Runtime {
   void CopyArrived(uint64_t request, const Location& place);
   void CopyFailed(uint64_t request, const std::string& error, bool node_gone);
   bool CoresAreFree() const;  // for this process and each worker that is busy with its tasks
+  static size_t DefinitionBytes(const Peer& peer, const TaskTemplate& what);
   bool Define(Peer& peer, const TaskTemplate* what);
   bool SendLease(Peer& peer, const LeasedWorker& worker);
   void Send(Message message, std::vector<UniqueFd> fds = {});

@@ -10,6 +10,7 @@ namespace weft::core {
 namespace {
 
 // How long the death of a worker may take to be known here, after its connection has ended.
+constexpr size_t kMostOfAName = 80;
 constexpr int64_t kLostNs = 1'000'000'000;
 
 }  // namespace
@@ -301,6 +302,14 @@ void Runtime::Perform() {
   actions_.clear();
 }
 
+// About; 0 if the peer has it.
+size_t Runtime::DefinitionBytes(const Peer& peer, const TaskTemplate& what) {
+  if (what.number < peer.defined.size() && peer.defined[what.number]) return 0;
+  constexpr size_t kOfFixedSize = 256;
+  return kOfFixedSize + what.method.size() + what.group.size() + what.actor_options.size() + what.name.size() +
+         what.function->name.size() + what.retry_exceptions.size() + what.function->body.size();
+}
+
 bool Runtime::Define(Peer& peer, const TaskTemplate* what) {
   if (what->number < peer.defined.size() && peer.defined[what->number]) return true;
   ByteWriter out;
@@ -378,7 +387,18 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
   Peer& peer = *peer_of_worker_[worker];
   if (peer.channel.gone()) [[unlikely]]
     NoticeLost(peer);
-  if (peer.dead || !Define(peer, task->what)) return false;
+  if (peer.dead) return false;
+  if (const size_t bytes = DefinitionBytes(peer, *task->what); bytes > peer.channel.MaxFrameBytes()) {
+    owner_->FailPushed(task->handle,
+                       "UnschedulableError\nwhat '" + task->what->name.substr(0, kMostOfAName) + "' is made of has " +
+                           std::to_string(bytes) + " bytes and does not fit into one message of " +
+                           std::to_string(peer.channel.MaxFrameBytes()) +
+                           ": its name is too long, or its methods are "
+                           "too many",
+                       CoarseNowNs(), actions_);
+    return true;
+  }
+  if (!Define(peer, task->what)) return false;
   const LeasedWorker& leased = owner_->workers()[worker];
   if (task->what->kind != TemplateKind::kCall && !SendLease(peer, leased)) return false;
   const uint32_t num_returns = task->what->num_returns;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "wire/placement.h"
+#include "wire/resource_names.h"
 
 namespace weft::core {
 namespace {
@@ -12,7 +13,7 @@ namespace {
 constexpr int64_t kMaxAmount = int64_t{1} << 56;
 constexpr int64_t kMaxSum = int64_t{1} << 62;
 constexpr size_t kMaxNames = 64;
-constexpr size_t kMaxNameBytes = 256;
+static_assert(kMaxOwnResources + 10 <= kMaxNames);
 
 }  // namespace
 
@@ -24,7 +25,7 @@ bool IsValidShape(const ResourceAmounts& shape) {
     if (IsPlacement(name)) {
       Placement placement;
       if (std::exchange(placed, true) || !DecodePlacement(name, &placement)) return false;
-    } else if (name.empty() || name.size() > kMaxNameBytes) {
+    } else if (name.empty() || name.size() > kMaxResourceNameBytes) {
       return false;
     }
     if (amount <= 0 || amount > kMaxAmount) return false;

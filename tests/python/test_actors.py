@@ -480,6 +480,44 @@ def test_a_result_that_cannot_be_pickled():
     assert weft.get(raiser.work.remote()) == "worked"
 
 
+@pytest.mark.parametrize(
+    "arguments", [lambda: ([weft.put(1) for _ in range(20_000)],), lambda: range(50_000)], ids=["references", "numbers"]
+)
+def test_a_constructor_with_too_many_arguments(arguments):
+    @weft.remote
+    class Taker:
+        def __init__(self, *given):
+            pass
+
+        def call(self):
+            return 1
+
+    taker = Taker.remote(*arguments())
+    for _ in range(2):
+        with pytest.raises(weft.UnschedulableError, match="Taker.*do not fit into one message") as caught:
+            weft.get(taker.call.remote(), timeout=30)
+    assert "can never start" in str(caught.value)
+
+
+def test_a_class_with_too_many_methods():
+    names = [f"method_number_{i}" for i in range(10_000)]
+    with pytest.warns(UserWarning, match="takes .* MB"):
+        many = weft.remote(type("Many", (), {name: lambda self: 7 for name in names})).remote()
+    with pytest.raises(weft.UnschedulableError, match="its methods are too many"):
+        weft.get(many.method_number_0.remote(), timeout=30)
+
+
+def test_a_function_with_a_name_that_is_too_long():
+    def named():
+        return 1
+
+    named.__name__ = named.__qualname__ = "x" * 300_000
+    with pytest.raises(weft.UnschedulableError, match="its name is too long"):
+        weft.get(weft.remote(named).remote(), timeout=30)
+    named.__name__ = named.__qualname__ = "x" * 10_000
+    assert weft.get(weft.remote(named).remote(), timeout=30) == 1
+
+
 def test_a_constructor_that_raises():
     raiser = Raiser.remote(True)
     for _ in range(2):

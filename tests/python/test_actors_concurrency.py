@@ -390,6 +390,36 @@ def test_a_coroutine_that_awaits_nothing_is_tried_a_thousand_times():
     assert weft.get(Async.remote().fail.remote(20_000), timeout=60) == 20_001
 
 
+@pytest.mark.parametrize("options", [{"max_concurrency": 4}, {"concurrency_groups": {"io": 2}}, {"max_concurrency": 1}])
+@pytest.mark.parametrize("how", ["dropped", "exit_actor", "in a call"])
+def test_an_actor_with_threads_ends(options, how, gate):
+    @weft.remote(num_cpus=0, **options)
+    class Threaded:
+        def pid(self):
+            return os.getpid()
+
+        def leave(self):
+            weft.exit_actor()
+
+        def wait(self, path):
+            hold(path)
+
+    actors = [Threaded.remote() for _ in range(6)]
+    pids = weft.get([actor.pid.remote() for _ in range(8) for actor in actors])[:6]
+    if how == "exit_actor":
+        for actor in actors:
+            with pytest.raises(weft.ActorDiedError, match="exit_actor"):
+                weft.get(actor.leave.remote())
+    elif how == "in a call":
+        waiting = [actor.wait.remote(gate.path) for actor in actors]
+        del actors
+        gate.open()
+        weft.get(waiting)
+    else:
+        del actors
+    wait_until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 10, "processes of actors have ended")
+
+
 # ---- asyncio --------------------------------------------------------------------------------------------------------
 
 variable = contextvars.ContextVar("variable", default="unset")
