@@ -1,8 +1,6 @@
 #include "node/channel_broker.h"
 
 #include <algorithm>
-#include <functional>
-#include <iterator>
 #include <variant>
 
 namespace weft::core {
@@ -67,12 +65,15 @@ std::vector<Message> ChannelBroker::NotReached(Pair pair, bool worker_is_dead, i
   if (found == awaited_.end()) return {};
   Awaited& awaited = found->second;
   if (awaited.give_up_ns == 0) awaited.give_up_ns = now_ns + kReachNs;
-  std::vector<Message> refused;
-  auto is_change = [](const Message& message) { return std::holds_alternative<ActorChanged>(message); };
-  auto changes = std::stable_partition(awaited.messages.begin(), awaited.messages.end(), std::not_fn(is_change));
-  if (changes == awaited.messages.end() || worker_is_dead || now_ns >= awaited.give_up_ns) return GivenUp(pair);
-  refused.assign(std::make_move_iterator(awaited.messages.begin()), std::make_move_iterator(changes));
-  awaited.messages.erase(awaited.messages.begin(), changes);
+  std::vector<Message> changes, refused;
+  for (Message& message : awaited.messages) {
+    (std::holds_alternative<ActorChanged>(message) ? changes : refused).push_back(std::move(message));
+  }
+  awaited.messages = std::move(changes);
+  if (awaited.messages.empty() || worker_is_dead || now_ns >= awaited.give_up_ns) {
+    for (Message& message : GivenUp(pair)) refused.push_back(std::move(message));
+    return refused;
+  }
   awaited.dial_again_ns = now_ns + kDialAgainNs;
   next_dial_ns_ = std::min(next_dial_ns_, awaited.dial_again_ns);
   return refused;

@@ -487,6 +487,8 @@ void Runtime::NotifyPeers(std::unique_lock<std::mutex>& lock) {
     lock.unlock();
     peer->channel.NotifySoon();
     peer->notices_ended.fetch_add(1, std::memory_order_release);
+  } else if (to_notify_.empty()) {
+    lock.unlock();
   } else {
     std::vector<Peer*> peers = TakePeersToNotify();
     lock.unlock();
