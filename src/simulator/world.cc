@@ -397,6 +397,13 @@ void World::Produced(const SimulatedReply& reply, SimulatedProcess& worker) {
   tasks.at(reply.instance).produced[worker.id] = reply;
 }
 
+// The owner told others that a call of its own had failed, and died before it noted it itself.
+bool World::MayHaveEndedSo(const KnownObject& object, ProcessId owner, const SimulatedValue& value) {
+  const auto task = tasks.find(object.instance);
+  return !object.resolved && !Alive(owner) && value.kind == ValueKind::kSystemError && task != tasks.end() &&
+         task->second.spec.kind == TemplateKind::kCall && WhyCallMayNotFailSo(task->second, value).empty();
+}
+
 void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& value) {
   KnownObject& known = objects.at(task.returns[i]);
   if (known.resolved) Fail("object " + Text(task.returns[i]) + " has two outcomes");
@@ -417,6 +424,7 @@ void World::CheckOutcome(Submitted& task, uint32_t i, const SimulatedValue& valu
     of_dependency = of_dependency || (dependency->second.resolved && dependency->second.outcome.kind == value.kind &&
                                       dependency->second.outcome.bytes == value.bytes);
     of_dependency = of_dependency || dependency->second.vanished;
+    of_dependency = of_dependency || MayHaveEndedSo(dependency->second, id.owner, value);
     of_dependency = of_dependency || (Is(value, "OwnerDiedError") && !Trusted(id.owner)) || Tainted(id);
   }
   switch (value.kind) {

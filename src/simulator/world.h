@@ -149,6 +149,7 @@ class World {
   void NameAnswered(const CreateActor& asked, const ActorAnswer& answer);
   void NameFound(const std::string& name, const ActorAnswer& answer);
   std::string WhyCallMayNotFailSo(const Submitted& task, const SimulatedValue& value);
+  bool MayHaveEndedSo(const KnownObject& object, ProcessId owner, const SimulatedValue& value);
   // At rest, before the detached are ended: those that should have ended by themselves have. The rest is returned.
   std::vector<ObjectId> CheckActorsAtRest();
   // Something came from outside that may end a wait which could not have ended by itself.
