@@ -42,7 +42,7 @@ def list_tasks(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: Opt
 
 
 def list_actors(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: Optional[Session] = None) -> list:
-    """Actors. State: PENDING, STARTING, ALIVE, RESTARTING or DEAD."""
+    """Actors, the dead last. State: PENDING, STARTING, ALIVE, RESTARTING or DEAD."""
     return _select(_actors(observe(0, session)), filters, limit)
 
 
@@ -52,7 +52,7 @@ def list_objects(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: O
 
 
 def list_workers(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: Optional[Session] = None) -> list:
-    """Drivers and workers, also dead ones. State: STARTING, IDLE, BUSY, BLOCKED (its task waits), ENDING, DEAD."""
+    """Drivers and workers, the dead last. State: STARTING, IDLE, BUSY, BLOCKED (its task waits), ENDING, DEAD."""
     return _select(_workers(observe(EVENTS, session)), filters, limit)
 
 
@@ -169,7 +169,7 @@ def _task_row(task, name, state, submitter, attempt, worker, pid) -> dict:
 
 def _actors(seen: dict) -> list:
     pids = {process["process"]: process["pid"] for process in seen["processes"]}
-    return [
+    rows = [
         {
             "actor_id": actor["actor"],
             "class_name": actor["class_name"],
@@ -185,6 +185,7 @@ def _actors(seen: dict) -> list:
         }
         for actor in seen["actors"]
     ]
+    return sorted(rows, key=lambda row: row["state"] == "DEAD")
 
 
 def _objects(seen: dict) -> list:
@@ -232,7 +233,7 @@ def _workers(seen: dict) -> list:
                 "death_cause": process["how"],
             }
         )
-    return rows
+    return sorted(rows, key=lambda row: row["state"] == "DEAD")
 
 
 def _memory(pid: int) -> int:

@@ -167,6 +167,18 @@ def actors():
     return {row["actor_id"]: row for row in state.list_actors(limit=10_000)}
 
 
+def test_the_living_are_listed_before_the_dead(fresh):
+    """Of thousands that have come and gone, the first hundred are shown."""
+    counters = [Counter.options(num_cpus=0).remote() for _ in range(3)]
+    weft.get([counter.increment.remote() for counter in counters])
+    for counter in counters[:2]:
+        weft.kill(counter)
+    wait_until(lambda: [item["state"] for item in state.list_actors()] == ["ALIVE", "DEAD", "DEAD"])
+    wait_until(lambda: [item["state"] for item in state.list_workers()].count("DEAD") == 2)
+    states = [item["state"] for item in state.list_workers()]
+    assert states == sorted(states, key=lambda name: name == "DEAD")
+
+
 def test_actors_and_their_calls(fresh, gate):
     counter = Counter.options(name="named", namespace="here", num_cpus=0).remote()
     assert weft.get([counter.increment.remote() for _ in range(3)]) == [1, 2, 3]
