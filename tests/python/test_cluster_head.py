@@ -11,8 +11,10 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
 from helpers import free_port
@@ -98,6 +100,14 @@ class Headed(Nodes):
         for server in self.redis:
             server.kill()
             server.wait()
+
+
+@pytest.fixture
+def tmp_path():
+    """A short path: the servers that a head starts have sockets in there."""
+    path = tempfile.mkdtemp(prefix="weft-")
+    yield Path(path)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import time
 
 import pytest
 import weft
-from helpers import hold, run_driver, wait_until
+from helpers import hold, note, notes, run_driver, wait_until
 
 SECONDS = 1.0  # in which a deadlock must be found
 
@@ -107,7 +107,8 @@ def test_a_parent_holds_what_its_child_needs(no_session):
     assert "CPU" in text
 
 
-def test_two_parents_hold_what_their_children_need(no_session):
+def test_two_parents_hold_what_their_children_need(no_session, tmp_path):
+    begun = str(tmp_path / "begun")
     weft.init(num_cpus=4, resources={"press": 2})
 
     @weft.remote(resources={"press": 1})
@@ -116,6 +117,8 @@ def test_two_parents_hold_what_their_children_need(no_session):
 
     @weft.remote(resources={"press": 1})
     def parent(number):
+        note(begun)
+        wait_until(lambda: len(notes(begun)) == 2, what="both hold one")
         try:
             return weft.get(child.remote())
         except weft.DeadlockError:
