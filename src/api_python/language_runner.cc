@@ -33,21 +33,21 @@ void LanguageRunner::NeedCpp() {
 }
 
 void LanguageRunner::Prepare(const core::TaskCall& call) {
-  prepared_cpp_ = IsCpp(*call.what);
-  if (!prepared_cpp_) [[likely]]
+  const bool cpp = IsCpp(*call.what);
+  if (cpp) NeedCpp();
+  prepared_cpp_.store(cpp, std::memory_order_release);
+  if (!cpp) [[likely]]
     return python_.Prepare(call);
-  NeedCpp();
   // It may wait for the library.
   Py_BEGIN_ALLOW_THREADS cpp_->Prepare(call);
   Py_END_ALLOW_THREADS if (call.what->kind == core::TemplateKind::kCreation) cpp_actor_.store(true);
 }
 
 void LanguageRunner::Run(const std::vector<ObjectId>& returns, core::TaskOutcome& outcome) {
-  if (!prepared_cpp_) [[likely]]
+  if (!prepared_cpp_.load(std::memory_order_relaxed)) [[likely]]
     return python_.Run(returns, outcome);
-  cpp_runs_.store(true);
   Py_BEGIN_ALLOW_THREADS cpp_->Run(returns, outcome);
-  Py_END_ALLOW_THREADS cpp_runs_.store(false);
+  Py_END_ALLOW_THREADS
 }
 
 core::ActorMode LanguageRunner::mode() { return cpp_actor_ ? cpp_->mode() : python_.mode(); }
@@ -59,7 +59,8 @@ void LanguageRunner::Start(core::Execution& execution) {
 }
 
 void LanguageRunner::Interrupt(uint64_t execution) {
-  if (cpp_actor_ || cpp_runs_) {
+  // Also if it has not begun: Run looks at what was noted.
+  if (cpp_actor_ || prepared_cpp_) {
     cpp_->Interrupt(execution);
   } else {
     python_.Interrupt(execution);

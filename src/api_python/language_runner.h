@@ -40,10 +40,9 @@ class LanguageRunner final : public core::TaskRunner {
   Runtime& runtime_;
   core::Executor* executor_ = nullptr;
   PythonRunner python_;
-  detail::CppRunner* cpp_ = nullptr;    // never freed: its threads may outlast us
-  bool prepared_cpp_ = false;           // what Prepare was called with last
-  std::atomic<bool> cpp_runs_{false};   // on the main thread
-  std::atomic<bool> cpp_actor_{false};  // this worker is one
+  detail::CppRunner* cpp_ = nullptr;       // never freed: its threads may outlast us
+  std::atomic<bool> prepared_cpp_{false};  // what Prepare was called with last, which may be about to run
+  std::atomic<bool> cpp_actor_{false};     // this worker is one
 };
 
 }  // namespace weft::python

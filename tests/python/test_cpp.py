@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -203,6 +204,18 @@ def test_a_task_that_waits_for_a_coroutine_is_cancelled(tasks, tmp_path):
     weft.cancel(waits)
     with pytest.raises(TaskCancelledError):
         weft.get(waits)
+
+
+def test_a_task_is_cancelled_at_any_moment_of_its_beginning(tasks, tmp_path):
+    never = after.options(num_cpus=0).remote(str(tmp_path / "never"), 1)
+    for i in range(300):
+        waits = tasks.awaits_ref.remote(never)
+        end = time.perf_counter() + (i % 100) * 2e-6
+        while time.perf_counter() < end:
+            pass
+        weft.cancel(waits)
+        with pytest.raises(TaskCancelledError):
+            weft.get(waits, timeout=8)
 
 
 def test_stubs_are_typed(tasks, tmp_path):
