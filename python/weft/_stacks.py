@@ -35,7 +35,7 @@ def listen() -> None:
         if signal.getsignal(number) is not signal.SIG_DFL:
             return
         made = os.memfd_create(_MEMFD, os.MFD_CLOEXEC)
-        # Opened once more to append: the asker empties the file, and each dump begins at its end, wherever that is.
+        # Opened once more to append: the process that asks empties the file, and each dump begins at its end.
         fd = os.open(f"/proc/self/fd/{made}", os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
         os.close(made)
         faulthandler.register(number, file=fd, all_threads=True, chain=False)
@@ -58,7 +58,7 @@ def dump(pid: int, timeout: float = 1.0) -> str:
     except OSError as error:
         raise LookupError(f"process {pid} cannot be looked at: {error.strerror}") from None
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)  # one asker at a time
+        fcntl.flock(file, fcntl.LOCK_EX)  # one process asks at a time
         os.ftruncate(file, 0)
         try:
             os.kill(pid, number)

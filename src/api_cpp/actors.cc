@@ -179,12 +179,12 @@ void CheckOptions(const ActorOptions& options) {
 
 // `constructor`: its name, options and function; what the class has in common with all is filled in here.
 Runtime::FoundActor Create(SessionState& state, core::TaskTemplate constructor, const ActorOptions& options,
-                           bool as_guest, std::string_view class_name, const std::string& info, Encoder& arguments) {
+                           bool in_python, std::string_view class_name, const std::string& info, Encoder& arguments) {
   Runtime::ActorRequest request;
   request.to_hold =
-      ShapeOf(options.num_cpus.value_or(0), options.num_gpus, options.memory, options.resources, as_guest);
+      ShapeOf(options.num_cpus.value_or(0), options.num_gpus, options.memory, options.resources, in_python);
   request.to_place =
-      ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources, as_guest);
+      ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources, in_python);
   AddPlacement(request.to_place, options.scheduling_strategy, options.label_selector);
   constructor.kind = core::TemplateKind::kCreation;
   constructor.num_returns = 0;
@@ -259,7 +259,7 @@ FoundActor CreatePythonActor(const std::string& module, const std::string& name,
   what.actor_options.append(reinterpret_cast<const char*>(settings.data()), settings.size());
   what.actor_options += bytes;
   what.function = PythonFunction(*state.runtime, module, name);
-  auto made = Create(state, std::move(what), options, NeedsGuest(state), name, bytes, arguments);
+  auto made = Create(state, std::move(what), options, NeedsPythonWorker(state), name, bytes, arguments);
   return {made.handle, InternInfo(made.metadata.empty() ? bytes : made.metadata)};
 }
 

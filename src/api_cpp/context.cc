@@ -33,7 +33,7 @@ std::vector<core::NodeListed> AskNodes() {
 std::map<std::string, double> Amounts(const core::ResourceAmounts& amounts) {
   std::map<std::string, double> result;
   for (const auto& [name, amount] : amounts) {
-    if (amount > 0 && name != core::kGuestWorker && !core::IsPlacement(name))
+    if (amount > 0 && name != core::kPythonWorker && !core::IsPlacement(name))
       result[name] = static_cast<double>(amount) / core::kResourceUnit;
   }
   return result;

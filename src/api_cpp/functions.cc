@@ -31,7 +31,7 @@ void AddAmount(core::ResourceAmounts& shape, const std::string& name, double amo
 }  // namespace
 
 core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
-                              const std::vector<std::pair<std::string, double>>& resources, bool as_guest) {
+                              const std::vector<std::pair<std::string, double>>& resources, bool in_python) {
   core::ResourceAmounts shape;
   AddAmount(shape, "CPU", num_cpus);
   AddAmount(shape, "GPU", num_gpus);
@@ -49,7 +49,7 @@ core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
     }
     AddAmount(shape, name, amount);
   }
-  if (as_guest) shape.emplace_back(core::kGuestWorker, 1);
+  if (in_python) shape.emplace_back(core::kPythonWorker, 1);
   std::sort(shape.begin(), shape.end());
   return shape;
 }

@@ -20,7 +20,7 @@ struct PythonTarget {
   uint32_t epoch = 0;  // what `what` is of
 };
 
-bool NeedsGuest(const SessionState& state) { return state.runtime->welcome().python_workers == 0; }
+bool NeedsPythonWorker(const SessionState& state) { return state.runtime->welcome().python_workers == 0; }
 
 const core::Function* PythonFunction(Runtime& runtime, const std::string& module, const std::string& name) {
   auto check = [](const std::string& text, const char* what) {
@@ -58,8 +58,8 @@ void SubmitPython(PythonTarget& target, Encoder& arguments, Object** returns) {
       made.function = PythonFunction(*state.runtime, target.module, target.name);
       FillTemplate(made, options, target.name);
       made.num_returns = target.num_returns;
-      core::ResourceAmounts shape =
-          ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory, options.resources, NeedsGuest(state));
+      core::ResourceAmounts shape = ShapeOf(options.num_cpus.value_or(1), options.num_gpus, options.memory,
+                                            options.resources, NeedsPythonWorker(state));
       AddPlacement(shape, options.scheduling_strategy, options.label_selector);
       target.what = state.runtime->InternTemplate(std::move(made), shape);
       target.epoch = state.epoch;

@@ -289,10 +289,10 @@ uint32_t OpenSession(const InitOptions& options) {
   if (!session.address.empty()) session.open.files = ListProgramFiles(session.open.worker_command, options.libraries);
   // Started when Python is first called, if ever.
   const char* python = std::getenv("WEFT_PYTHON");
-  session.open.guest_command = {!options.python.empty() ? options.python
-                                : python && *python     ? python
-                                                        : "python3",
-                                "-m", "weft._guest"};
+  session.open.python_worker_command = {!options.python.empty() ? options.python
+                                        : python && *python     ? python
+                                                                : "python3",
+                                        "-m", "weft._cpp_zygote"};
   for (char** entry = environ; *entry; ++entry) {
     if (std::strncmp(*entry, kNamespace, std::strlen(kNamespace)) != 0) session.open.environment.push_back(*entry);
   }

@@ -18,7 +18,7 @@ struct Bound {
 
 // Resources as options name them; throws std::invalid_argument for what cannot be.
 core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
-                              const std::vector<std::pair<std::string, double>>& resources, bool as_guest = false);
+                              const std::vector<std::pair<std::string, double>>& resources, bool in_python = false);
 
 // Adds where it is wanted to a shape; throws std::invalid_argument for what cannot be.
 void AddPlacement(core::ResourceAmounts& shape, const SchedulingStrategy& strategy, const LabelSelector& labels);
@@ -26,7 +26,7 @@ void AddPlacement(core::ResourceAmounts& shape, const SchedulingStrategy& strate
 void FillTemplate(core::TaskTemplate& what, const TaskOptions& options, const std::string& name);
 
 // Whether Python runs in workers of another kind than C++ does (python.cc).
-bool NeedsGuest(const SessionState& state);
+bool NeedsPythonWorker(const SessionState& state);
 const core::Function* PythonFunction(Runtime& runtime, const std::string& module, const std::string& name);
 
 }  // namespace weft::detail

@@ -88,7 +88,7 @@ bool ReadPlacement(PyObject* options, core::ResourceAmounts& shape) {
 
 void AskForPythonWorker(Runtime* runtime, core::ResourceAmounts& shape) {
   if (runtime->welcome().python_workers != 0) return;
-  shape.emplace_back(core::kGuestWorker, 1);
+  shape.emplace_back(core::kPythonWorker, 1);
   std::sort(shape.begin(), shape.end());
 }
 

@@ -646,7 +646,7 @@ PyObject* CurrentCall(PyObject*, PyObject*) {
     if (!item || PyList_Append(gpus.get(), item.get()) != 0) return nullptr;
   }
   for (const auto& [name, amount] : lease.resources) {
-    if (name == core::kGuestWorker || core::IsPlacement(name)) continue;
+    if (name == core::kPythonWorker || core::IsPlacement(name)) continue;
     Owned item(PyFloat_FromDouble(static_cast<double>(amount) / core::kResourceUnit));
     if (!item || PyDict_SetItemString(resources.get(), name.c_str(), item.get()) != 0) return nullptr;
   }

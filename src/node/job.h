@@ -37,7 +37,7 @@ struct Job {
   OpenSession session;
   ProcessId output_to;  // who gets what its workers print: its driver, or of a job that lasts longer, who began it
   std::unique_ptr<WorkerPool> pool;
-  std::unique_ptr<WorkerPool> guest_pool;  // Python workers in the job of a C++ program; nullptr: none can be had
+  std::unique_ptr<WorkerPool> python_pool;  // Python workers in the job of a C++ program; nullptr: none can be had
 
   JobZygote plain_zygote;
   JobZygote warm_zygote{.warm = true};
@@ -47,16 +47,16 @@ struct Job {
 
   std::unique_ptr<WorkerOutputs> outputs;
   std::set<SegmentId> segments;  // of its processes, the dead ones included
-  int64_t leaving_until_ns = 0;  // not 0: the driver has said farewell, and workers may leave in order until then
+  int64_t leaving_until_ns = 0;  // not 0: the driver has closed the session, and workers may leave in order until then
   bool ending = false;           // the driver is gone, and all that is the job's is being killed
 
-  WorkerPool* PoolOf(bool guest) { return guest ? guest_pool.get() : pool.get(); }
+  WorkerPool* PoolOf(bool python_of_cpp_job) { return python_of_cpp_job ? python_pool.get() : pool.get(); }
   const std::vector<std::string>& ZygoteCommand() const {
-    return session.python_workers != 0 ? session.worker_command : session.guest_command;
+    return session.python_workers != 0 ? session.worker_command : session.python_worker_command;
   }
   JobZygote& ServingZygote() { return preload == Preload::kServing ? warm_zygote : plain_zygote; }
   std::array<JobZygote*, 2> Zygotes() { return {&plain_zygote, &warm_zygote}; }
-  bool ForksWorkers(bool guest) const { return session.python_workers != 0 || guest; }
+  bool ForksWorkers(bool python_of_cpp_job) const { return session.python_workers != 0 || python_of_cpp_job; }
 };
 
 }  // namespace weft::core

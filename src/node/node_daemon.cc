@@ -44,9 +44,9 @@ constexpr size_t kMaxUnreadBytes = 256 << 20;
 constexpr size_t kMaxQueuedOutputBytes = 1 << 20;
 // Bytes taken from one connection before others get their turn.
 constexpr int kReceivesPerTurn = 8;
-// How long workers may take to leave in order after the driver's farewell; user code may have exit handlers.
+// How long workers may take to leave after the driver has closed the session; user code may have exit handlers.
 constexpr int64_t kLeaveNs = 150 * kMs;
-// How long a driver that has said farewell may take to read the last output.
+// How long a driver that has closed the session may take to read the last output.
 constexpr int64_t kFarewellNs = 200 * kMs;
 constexpr size_t kMaxShapes = 256;
 constexpr size_t kMaxCountedShapes = 4096;
@@ -131,7 +131,7 @@ int NodeDaemon::Run() {
       for (auto& [driver, job] : jobs_) {
         if (job->leaving_until_ns != 0 || job->ending) continue;
         job->pool->TimePassed(now, pool_actions_);
-        if (job->guest_pool) job->guest_pool->TimePassed(now, pool_actions_);
+        if (job->python_pool) job->python_pool->TimePassed(now, pool_actions_);
       }
       Settle();
       if (directory_.next_wakeup_ns() <= now) {
@@ -179,7 +179,7 @@ int64_t NodeDaemon::NextDeadline() const {
       continue;
     }
     next = std::min(next, job->pool->next_wakeup_ns());
-    if (job->guest_pool) next = std::min(next, job->guest_pool->next_wakeup_ns());
+    if (job->python_pool) next = std::min(next, job->python_pool->next_wakeup_ns());
   }
   if (cluster_) next = std::min(next, cluster_->NextDeadline());
   if (exchange_) next = std::min(next, exchange_->NextDeadline());
@@ -282,7 +282,7 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   if (!IsValidShape(message.resources)) return refuse("its resources are not in order");
   if (AmountOf(message.resources, kGpu) > kMaxGpus) return refuse("no machine has so many GPUs");
   if (message.worker_command.empty() || message.worker_command[0].empty()) return refuse("it names no worker program");
-  for (const auto* list : {&message.worker_command, &message.guest_command, &message.environment}) {
+  for (const auto* list : {&message.worker_command, &message.python_worker_command, &message.environment}) {
     if (std::any_of(list->begin(), list->end(), HasNul)) return refuse("a NUL byte in its command or environment");
   }
   if (HasNul(message.working_directory)) return refuse("a NUL byte in its working directory");
@@ -311,7 +311,7 @@ void NodeDaemon::SetUp(ResourceAmounts resources, uint64_t store_bytes) {
   }
   uint64_t most =
       descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
-  resources.emplace_back(kGuestWorker, int64_t{1} << 40);
+  resources.emplace_back(kPythonWorker, int64_t{1} << 40);
   std::sort(resources.begin(), resources.end());
   scheduler_ = std::make_unique<LocalScheduler>(
       LocalScheduler::Config{.resources = std::move(resources),
@@ -332,8 +332,8 @@ Job& NodeDaemon::OpenJob(ProcessId driver, OpenSession session) {
   pool.prestart = static_cast<uint32_t>(std::min<uint64_t>(cpus, kMaxPrestart));
   pool.keep = static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(cpus, 1), 4096));
   job->pool = std::make_unique<WorkerPool>(pool, &next_number_);
-  if (!job->session.guest_command.empty()) {  // none before somebody asks for one
-    job->guest_pool =
+  if (!job->session.python_worker_command.empty()) {  // none before somebody asks for one
+    job->python_pool =
         std::make_unique<WorkerPool>(WorkerPool::Config{.keep = pool.keep, .kind = {driver, true}}, &next_number_);
   }
   job->outputs = std::make_unique<WorkerOutputs>(
@@ -357,7 +357,7 @@ Job& NodeDaemon::OpenJob(ProcessId driver, OpenSession session) {
 
 WorkerPool& NodeDaemon::PoolOf(ProcessId worker) {
   const Process& process = *Find(worker);
-  return *FindJob(process.job)->PoolOf(process.guest);
+  return *FindJob(process.job)->PoolOf(process.python_of_cpp_job);
 }
 
 bool NodeDaemon::Welcomed(Process& process) {
@@ -399,7 +399,8 @@ void NodeDaemon::Handle(Process& process, WorkerReady& message) {
   process.last_stderr.clear();
   const bool runs_tasks = PoolOf(process.id).WorkerBecameReady(process.id, NowNs());
   if (!runs_tasks) Send(process, Exit{});
-  scheduler_->Handle(ProcessJoined{process.id, runs_tasks, {process.job, process.guest}}, scheduler_actions_);
+  scheduler_->Handle(ProcessJoined{process.id, runs_tasks, {process.job, process.python_of_cpp_job}},
+                     scheduler_actions_);
 }
 
 void NodeDaemon::Handle(Process& process, RequestLeases& message) {
@@ -570,8 +571,8 @@ ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
   return fact;
 }
 
-void NodeDaemon::Handle(Process& process, Farewell&) {
-  if (!process.is_driver) return Refuse(process, "said farewell, which only a driver does");
+void NodeDaemon::Handle(Process& process, CloseSession&) {
+  if (!process.is_driver) return Refuse(process, "closed the session, which only a driver does");
   Job& job = *FindJob(process.job);
   if (job.leaving_until_ns != 0) return;
   job.leaving_until_ns = NowNs() + kLeaveNs;
@@ -582,7 +583,7 @@ void NodeDaemon::Handle(Process& process, Farewell&) {
   }
 }
 
-// After the farewell: ends the job when all its workers have left, or had their time.
+// After the driver has closed the session: ends the job when all its workers have left, or had their time.
 void NodeDaemon::LeaveWhenAlone(Job& job) {
   if (job.leaving_until_ns == 0 || job.ending || ended_) return;
   bool alone = true;
@@ -800,7 +801,9 @@ void NodeDaemon::Perform(const RefuseLeases& action) {
 void NodeDaemon::Perform(const WantWorkers& action) {
   Job* job = FindJob(action.kind.job);
   if (job == nullptr || job->ending || job->leaving_until_ns != 0) return;
-  if (WorkerPool* pool = job->PoolOf(action.kind.guest)) pool->WorkersWanted(action.count, NowNs(), pool_actions_);
+  if (WorkerPool* pool = job->PoolOf(action.kind.python_of_cpp_job)) {
+    pool->WorkersWanted(action.count, NowNs(), pool_actions_);
+  }
 }
 
 void NodeDaemon::Perform(const SetDemand& action) {
@@ -833,7 +836,8 @@ void NodeDaemon::Perform(const StartWorker& action) {
   Job* job = FindJob(action.kind.job);
   if (job == nullptr || job->ending || job->leaving_until_ns != 0 || AwaitsProgram(*job, action)) return;
   if (Status status = Launch(action.worker, action.kind); !status.ok()) {
-    job->PoolOf(action.kind.guest)->WorkerEnded(action.worker, status.error().message, NowNs(), pool_actions_);
+    job->PoolOf(action.kind.python_of_cpp_job)
+        ->WorkerEnded(action.worker, status.error().message, NowNs(), pool_actions_);
   }
 }
 

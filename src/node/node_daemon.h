@@ -83,9 +83,9 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
     ProcessId id;
     Stage stage = Stage::kConnecting;
     bool is_driver = false;
-    ProcessId job;       // its driver's number
-    bool guest = false;  // see WorkerKind
-    bool warm = false;   // forked by the warm zygote
+    ProcessId job;                   // its driver's number
+    bool python_of_cpp_job = false;  // see WorkerKind
+    bool warm = false;               // forked by the warm zygote
     std::unique_ptr<MessageStream> stream;
     EventLoop::WatchId watch = 0;
     std::set<ProcessId> waits_for;  // not read from until these take what it sent them
@@ -135,7 +135,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void Handle(Process& process, ReleaseMemory& message);
   void Handle(Process& process, RouteTo& message);
   void Handle(Process& process, FreeObjects& message);
-  void Handle(Process& process, Farewell& message);
+  void Handle(Process& process, CloseSession& message);
   void Handle(Process& process, CreateActor& message);
   void Handle(Process& process, PlaceActor& message);
   void Handle(Process& process, LookupActor& message);
@@ -150,7 +150,7 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void Handle(Process& process, FetchObject& message);
   void Handle(Process& process, ChannelLost& message);
   void Handle(Process& process, ReleaseObject& message);
-  void Handle(Process& process, EntrustActor& message);
+  void Handle(Process& process, HandOverActor& message);
   void Handle(Process& process, ShareLibrary& message);
   void Handle(Process& process, FindLibrary& message);
   void Handle(Process& process, OrphansFound& message);
@@ -325,8 +325,8 @@ class NodeDaemon : private Cluster::Host, private ObjectExchange::Host, private 
   void AskHead(Process& process, const Message& message);
   void CreateDetached(ProcessId creator, ProcessId driver, CreateActor& message);
   ProcessId LastingJobOf(ProcessId driver, const JobDescribed& described);
-  void Entrusted(ProcessId from, EntrustActor& message);
-  void EndUnentrusted(ProcessId creator);
+  void ActorHandedOver(ProcessId from, HandOverActor& message);
+  void EndActorsNotHandedOver(ProcessId creator);
   void TellKeeper(const ActorChanged& change);
   void RememberHow(ProcessId id, std::string how);
   void EndLastingJob(ProcessId id);

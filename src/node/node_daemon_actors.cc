@@ -17,8 +17,8 @@ void NodeDaemon::Handle(Process& process, CreateActor& message) {
   directory_.Handle(ActorCreated{process.id, std::move(message)}, directory_actions_);
 }
 
-void NodeDaemon::Handle(Process& process, EntrustActor& message) {
-  if (!cluster_) return Refuse(process, "entrusted an actor, which only processes of a cluster do");
+void NodeDaemon::Handle(Process& process, HandOverActor& message) {
+  if (!cluster_) return Refuse(process, "handed over an actor, which only processes of a cluster do");
   AskHead(process, message);
 }
 
@@ -164,7 +164,7 @@ void NodeDaemon::TellOfActorsThatEndWith(ProcessId process, int32_t pid, const s
       directory_actions_.push_back(std::move(action));
     }
   }
-  EndUnentrusted(process);
+  EndActorsNotHandedOver(process);
 }
 
 }  // namespace weft::core

@@ -282,8 +282,8 @@ void NodeDaemon::HandleNode(NodeNumber from, FromProcess& message) {
     ListNames(message.process, *list);
   } else if (auto* create = std::get_if<CreateActor>(&decoded)) {
     if (create->detached != 0) CreateDetached(message.process, message.job, *create);
-  } else if (auto* entrust = std::get_if<EntrustActor>(&decoded)) {
-    Entrusted(message.process, *entrust);
+  } else if (auto* handed_over = std::get_if<HandOverActor>(&decoded)) {
+    ActorHandedOver(message.process, *handed_over);
   }
 }
 
@@ -508,7 +508,7 @@ void NodeDaemon::TellHead() {
   NodeLoad load{.placements_seen = placements_seen_};
   const FreeResources& left = scheduler_->left();
   for (const auto& [name, amount] : left.amounts().amounts()) {
-    if (amount > 0 && name != kGuestWorker) load.available.emplace_back(name, amount);
+    if (amount > 0 && name != kPythonWorker) load.available.emplace_back(name, amount);
   }
   load.free_gpus = left.gpus();
   load.leases = static_cast<uint32_t>(scheduler_->lease_count());

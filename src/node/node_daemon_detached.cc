@@ -205,7 +205,7 @@ ProcessId NodeDaemon::LastingJobOf(ProcessId driver, const JobDescribed& describ
   return job;
 }
 
-void NodeDaemon::Entrusted(ProcessId from, EntrustActor& message) {
+void NodeDaemon::ActorHandedOver(ProcessId from, HandOverActor& message) {
   auto found = kept_.find(message.actor);
   if (found == kept_.end() || found->second.creator != from || !found->second.recipe.empty()) return;
   if (!message.why.empty() || message.recipe.empty()) {
@@ -220,8 +220,8 @@ void NodeDaemon::Entrusted(ProcessId from, EntrustActor& message) {
   });
 }
 
-// Its creator is gone. What it has not entrusted can never be constructed.
-void NodeDaemon::EndUnentrusted(ProcessId creator) {
+// Its creator is gone. An actor that it has not handed over can never be constructed.
+void NodeDaemon::EndActorsNotHandedOver(ProcessId creator) {
   for (const auto& [actor, kept] : kept_) {
     if (kept.creator != creator || !kept.recipe.empty()) continue;
     directory_.Handle(ActorKilled{creator, actor, true, false,

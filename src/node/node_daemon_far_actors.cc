@@ -228,7 +228,7 @@ void NodeDaemon::TellHeadOfActors() {
     actors_of_wishes_[next_wish_] = unmet.actor;
     // Every node has room for workers of any language; which one it must be is said by what the actor will hold.
     ResourceAmounts shape = unmet.shape;
-    std::erase_if(shape, [](const auto& amount) { return amount.first == kGuestWorker; });
+    std::erase_if(shape, [](const auto& amount) { return amount.first == kPythonWorker; });
     to_send.push_back({next_wish_++, unmet.creator, job, std::move(shape), 1, unmet.depth, 0, unmet.actor,
                        unmet.to_hold, directory_.ClassNameOf(unmet.actor)});
   }

@@ -61,7 +61,7 @@ Status NodeDaemon::Launch(ProcessId worker, const WorkerKind& kind) {
   }
 
   pid_t pid = 0;
-  if (job.ForksWorkers(kind.guest)) {
+  if (job.ForksWorkers(kind.python_of_cpp_job)) {
     JobZygote& zygote = job.ServingZygote();
     if (Status status = EnsureZygote(job, zygote); !status) return status;
     zygote.process->RequestFork(worker, theirs, outputs[0], outputs[1]);
@@ -86,7 +86,7 @@ Status NodeDaemon::Launch(ProcessId worker, const WorkerKind& kind) {
   auto process = std::make_unique<Process>();
   process->id = worker;
   process->job = kind.job;
-  process->guest = kind.guest;
+  process->python_of_cpp_job = kind.python_of_cpp_job;
   process->warm = job.ServingZygote().warm;
   process->pid = pid;
   process->stream = std::make_unique<MessageStream>(std::move(sockets->first));
@@ -377,14 +377,14 @@ void NodeDaemon::Bury(ProcessId id) {
   if (exchange_) exchange_->ProcessEnded(id);
   SegmentChanged(SegmentId{id.value});
   if (programs_) programs_->ForgetLibraries(id);
-  const bool was_worker = !process->is_driver, guest = process->guest;
+  const bool was_worker = !process->is_driver, python_of_cpp_job = process->python_of_cpp_job;
   processes_.erase(id);
   int64_t now = NowNs();
   budget_->Handle(MemoryBudget::Died{id, estate.surviving_bytes, now}, budget_actions_);
   FindOrphansOf(id, estate.objects);
   scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
   if (was_worker && job != nullptr && !job->ending) {
-    job->PoolOf(guest)->WorkerEnded(id, why_not_started, now, pool_actions_);
+    job->PoolOf(python_of_cpp_job)->WorkerEnded(id, why_not_started, now, pool_actions_);
   }
   Settle();
   ResumeSendersTo(id);

@@ -35,7 +35,7 @@ std::vector<NodeListed> NodeDaemon::OwnNodes() const {
     // Of ourselves we know more than what was told last.
     node.available.clear();
     for (const auto& [name, amount] : scheduler_->free().amounts()) {
-      if (amount > 0 && name != kGuestWorker) node.available.emplace_back(name, amount);
+      if (amount > 0 && name != kPythonWorker) node.available.emplace_back(name, amount);
     }
   }
   return nodes;

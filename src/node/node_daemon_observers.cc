@@ -101,7 +101,7 @@ void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question, cons
   node.daemon_pid = ::getpid();
   node.total = resources_;
   for (const auto& [name, amount] : scheduler_->free().amounts()) {
-    if (amount > 0 && name != kGuestWorker) node.available.emplace_back(name, amount);
+    if (amount > 0 && name != kPythonWorker) node.available.emplace_back(name, amount);
   }
   node.store_bytes = budget_->capacity_bytes();
   node.store_used_bytes = budget_->used_bytes();

@@ -26,7 +26,8 @@ void NodeDaemon::SendToNode(NodeNumber node, const NodeMessage& message) { clust
 std::string NodeDaemon::NameOf(NodeNumber node) const { return cluster_->Describe(node); }
 
 bool NodeDaemon::AwaitsProgram(const Job& job, const StartWorker& action) {
-  if (!programs_ || job.session.files.empty() || job.ForksWorkers(action.kind.guest) || !IsElsewhere(job.driver)) {
+  if (!programs_ || job.session.files.empty() || job.ForksWorkers(action.kind.python_of_cpp_job) ||
+      !IsElsewhere(job.driver)) {
     return false;
   }
   if (Find(job.output_to) != nullptr) return false;  // a lasting job of a driver that is here
@@ -61,7 +62,7 @@ void NodeDaemon::ProgramSettled(ProcessId driver, const std::string& why_not) {
     if (why_not.empty()) {
       Perform(action);
     } else {
-      job->PoolOf(action.kind.guest)->WorkerEnded(action.worker, why_not, NowNs(), pool_actions_);
+      job->PoolOf(action.kind.python_of_cpp_job)->WorkerEnded(action.worker, why_not, NowNs(), pool_actions_);
     }
   }
 }

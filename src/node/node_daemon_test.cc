@@ -383,7 +383,7 @@ TEST_P(NodeDaemonTest, FarewellEndsEverything) {
   TestDriver driver(Options(2));
   driver.Lease();
   std::vector<pid_t> all = driver.Children();
-  driver.Send(Farewell{});
+  driver.Send(CloseSession{});
   EXPECT_EQ(driver.Join(), 0);
   for (pid_t pid : all) EXPECT_TRUE(WaitUntilGone(pid, 1000 * kMs)) << pid;
 }

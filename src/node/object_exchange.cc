@@ -630,7 +630,7 @@ void ObjectExchange::NodeIsGone(NodeNumber node) {
     if (home.others.erase(node) > 0) alone.push_back(key);
   }
   for (ObjectId key : alone) ForgetIfAlone(homes_.find(key));
-  FeedServer(AskerLinkLost{node});
+  FeedServer(RequesterLinkLost{node});
   FeedSearch(AskedNodeLost{node});
   LinkLost(node);
   KeepOrphans(node);

@@ -171,7 +171,7 @@ class TestWorker {
     } else if (verb == "badshape") {
       stream_.Queue(RequestLeases{{{"CPU", -5}}, 1, 0});
     } else if (verb == "farewell") {
-      stream_.Queue(Farewell{});
+      stream_.Queue(CloseSession{});
     } else if (verb == "reserve") {
       uint64_t bytes;
       in >> bytes;

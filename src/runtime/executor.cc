@@ -416,10 +416,10 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   execution.returns.clear();
   auto what = submitter.templates.find(head.template_number);
   bool fits = in.ok() && what != submitter.templates.end() && head.num_returns <= in.remaining() / sizeof(uint64_t) &&
-              head.num_mentioned <= in.remaining() / sizeof(ObjectId) &&
+              head.num_borrowed <= in.remaining() / sizeof(ObjectId) &&
               head.num_dependencies <= in.remaining() / sizeof(DependencyHead);
   const ProcessId from = submitter.peer->process;
-  std::vector<ObjectId> mentioned;
+  std::vector<ObjectId> borrowed;
   struct Pending {
     ObjectId id;
     Location location;
@@ -434,7 +434,7 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   if (fits) {
     for (uint32_t i = 0; i < head.num_returns; ++i) execution.returns.push_back({from, in.Fixed<uint64_t>()});
     call.first_return = execution.returns.empty() ? head.task : execution.returns[0].index;
-    for (uint32_t i = 0; i < head.num_mentioned; ++i) mentioned.push_back(in.Fixed<ObjectId>());
+    for (uint32_t i = 0; i < head.num_borrowed; ++i) borrowed.push_back(in.Fixed<ObjectId>());
     for (uint32_t i = 0; i < head.num_dependencies && in.ok(); ++i) {
       auto dependency = in.Fixed<DependencyHead>();
       auto value = in.Raw(dependency.size);
@@ -471,10 +471,10 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
     return Begun::kHandedBack;
   }
 
-  if (!mentioned.empty() || !stored.empty()) {
+  if (!borrowed.empty() || !stored.empty()) {
     std::unique_lock lock(runtime_.mutex_);
     Owner& owner = *runtime_.owner_;
-    for (ObjectId id : mentioned) machine_.Accept(owner, id, true, execution.references);
+    for (ObjectId id : borrowed) machine_.Accept(owner, id, true, execution.references);
     for (Pending& pending : stored) {
       Object* object = machine_.Accept(owner, pending.id, false, execution.references);
       call.dependencies[pending.argument].object = object;

@@ -24,8 +24,8 @@ std::vector<Location> AwayFrom(NodeNumber here, const Submitter& submitter, std:
   if (head.num_dependencies == 0) return away;
   if (!in.ok() || head.num_returns > in.remaining() / sizeof(uint64_t)) return {};
   in.Raw(head.num_returns * sizeof(uint64_t));
-  if (head.num_mentioned > in.remaining() / sizeof(ObjectId)) return {};
-  in.Raw(head.num_mentioned * sizeof(ObjectId));
+  if (head.num_borrowed > in.remaining() / sizeof(ObjectId)) return {};
+  in.Raw(head.num_borrowed * sizeof(ObjectId));
   for (uint32_t i = 0; i < head.num_dependencies && in.ok(); ++i) {
     auto dependency = in.Fixed<DependencyHead>();
     auto value = in.Raw(dependency.size);

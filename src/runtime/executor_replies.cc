@@ -177,7 +177,7 @@ void Executor::Reply(Execution& execution, bool in_language) {
     Actions& actions = runtime_.actions_;
     // The receiver of our values borrows what is inside them, before we let go of anything.
     for (TaskReturn& value : outcome.values) {
-      for (Object* object : value.contained) owner.Mention(object, from, actions);
+      for (Object* object : value.contained) owner.AddBorrower(object, from, actions);
     }
     runtime_.Perform();
     runtime_.DrainDrops();

@@ -223,7 +223,7 @@ void Owner::Pump(uint32_t number, Actions& out) {
     }
     Rebalance(shape, out);
   }
-  WishLeases(number, out);
+  RequestLeases(number, out);
 }
 
 void Owner::PushTo(int32_t number, Task* task, Actions& out) {
@@ -240,7 +240,7 @@ void Owner::PushTo(int32_t number, Task* task, Actions& out) {
     worker.busy_at = static_cast<int32_t>(busy_workers_.size());
     busy_workers_.push_back(number);
   }
-  if (task->num_dependencies > 0 || task->contained) MentionArguments(task, worker.process, out);
+  if (task->num_dependencies > 0 || task->contained) AddArgumentBorrower(task, worker.process, out);
   out.push_back({.kind = ActionKind::kPush, .worker = number, .task = task});
 }
 
@@ -399,7 +399,7 @@ void Owner::FailForGood(Task* task, std::string_view error, Actions& out) {
     task->actor->refused = true;
     task->actor->why = error.substr(error.find('\n') + 1);
     out.push_back({.kind = ActionKind::kKillActor, .id = task->actor->handle->id});
-    BuryActor(task->actor, out);
+    DeclareActorDead(task->actor, out);
   }
   FailTask(task, ValueKind::kSystemError, error, out);
 }
@@ -419,7 +419,7 @@ void Owner::TakeBack(Task* task, Actions& out) {
   LeasedWorker& worker = workers_[task->worker];
   Unlist(worker, task);
   if (worker.pushed.size == 0) worker.idle_since_ns = now_ns_;
-  UnmentionArguments(task, worker.process, out);
+  RemoveArgumentBorrower(task, worker.process, out);
   task->worker = -1;
   task->state = TaskState::kWaiting;
 }
@@ -433,7 +433,7 @@ void Owner::Retry(Task* task, Actions& out) {
         task->actor->error = object->value.kind() == ValueKind::kTaskError ? error : "";
         task->actor->why = "an argument of its constructor ended in an error";
         out.push_back({.kind = ActionKind::kKillActor, .id = task->actor->handle->id});
-        BuryActor(task->actor, out);
+        DeclareActorDead(task->actor, out);
       }
       FailTask(task, object->value.kind(), error, out);
       return;
@@ -443,30 +443,30 @@ void Owner::Retry(Task* task, Actions& out) {
   Enqueue(task, true);
 }
 
-void Owner::MentionArguments(Task* task, ProcessId worker, Actions& out) {
-  auto mention = [&](Object* object) {
-    if (!task->mentioned) task->mentioned = std::make_unique<std::vector<Object*>>();
-    task->mentioned->push_back(object);
-    if (object->id.owner != worker) Mention(object, worker, out);
+void Owner::AddArgumentBorrower(Task* task, ProcessId worker, Actions& out) {
+  auto add = [&](Object* object) {
+    if (!task->borrowed_by_worker) task->borrowed_by_worker = std::make_unique<std::vector<Object*>>();
+    task->borrowed_by_worker->push_back(object);
+    if (object->id.owner != worker) AddBorrower(object, worker, out);
   };
   if (task->contained) {
-    for (Object* object : *task->contained) mention(object);
+    for (Object* object : *task->contained) add(object);
   }
   for (uint32_t i = 0; i < task->num_dependencies; ++i) {
     Object* object = task->dependencies[i];
     if (!object->resolved()) continue;
     // A view of a stored value may outlive the task, so the worker borrows the object itself.
-    if (object->value.kind() == ValueKind::kStored) mention(object);
+    if (object->value.kind() == ValueKind::kStored) add(object);
     if (object->contained) {
-      for (Object* inner : *object->contained) mention(inner);
+      for (Object* inner : *object->contained) add(inner);
     }
   }
 }
 
-void Owner::UnmentionArguments(Task* task, ProcessId worker, Actions& out) {
-  if (!task->mentioned) return;
-  auto mentioned = std::move(task->mentioned);
-  for (Object* object : *mentioned) Unmention(object, worker, out);
+void Owner::RemoveArgumentBorrower(Task* task, ProcessId worker, Actions& out) {
+  if (!task->borrowed_by_worker) return;
+  auto borrowed = std::move(task->borrowed_by_worker);
+  for (Object* object : *borrowed) RemoveBorrower(object, worker, out);
 }
 
 void Owner::FailTask(Task* task, ValueKind kind, std::string_view error, Actions& out) {
@@ -535,7 +535,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
       kind == ReplyKind::kHandedBack || kind == ReplyKind::kHandedBackBlocked || kind == ReplyKind::kArgumentLost;
   if (handed_back) {
     if (kind == ReplyKind::kHandedBackBlocked) worker.blocked = true;
-    UnmentionArguments(task, from, out);
+    RemoveArgumentBorrower(task, from, out);
     if (task->what->kind == TemplateKind::kCreation) {
       // Calls behind it would now be before it, and wait for it: they follow it once more.
       for (Task* call = worker.pushed.first; call; call = call->next) {
@@ -562,8 +562,8 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
     }
   } else {
     worker.blocked = false;
-    // The worker took the mentions over when it claimed the task, and gives them back itself.
-    task->mentioned.reset();
+    // The worker took the registrations over when it claimed the task and gives them back itself.
+    task->borrowed_by_worker.reset();
     int32_t limit = task->what->max_retries;
     if (kind == ReplyKind::kRetryableError && !task->cancelled &&
         (limit < 0 || task->attempt < static_cast<uint32_t>(limit))) {
@@ -621,7 +621,7 @@ size_t Owner::RepliesUntilWanted(const LeasedWorker& worker) const {
     ++count;
     for (uint32_t i = 0; i < task->what->num_returns; ++i) {
       const Object* object = task->Return(i);
-      if (object->waiters > 0 || object->callbacks > 0 || object->askers) return count;
+      if (object->waiters > 0 || object->callbacks > 0 || object->requesters) return count;
       if (!object->dependents) continue;
       for (const Task* dependent : *object->dependents) {
         if (dependent->state == TaskState::kWaiting) return count;

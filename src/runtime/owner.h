@@ -26,11 +26,11 @@
 // the others do not wait for each other. The creator keeps what the constructor needs, and pushes it to each new
 // incarnation before anything else.
 //
-// Borrowing. Whoever hands a reference to another process *mentions* the receiver to the owner first; the receiver
-// gives all its mentions back when its last local use ends. The owner keeps a signed count per borrower, so the order
-// in which mentions and returns arrive does not matter, and forgets a borrower that died. No acknowledgements: a
-// hander keeps its own mention until after it has mentioned the receiver, and messages between two processes keep
-// their order.
+// Borrowing. A process that hands a reference to another one first registers the receiver as a borrower with the owner
+// (AddBorrower). The receiver gives all its registrations back when its last local use ends. The owner keeps a signed
+// count per borrower, so registrations and returns may arrive in any order, and it forgets a borrower that died.
+// Nothing is acknowledged: a process keeps its own registration until after it has registered the receiver, and
+// messages between two processes keep their order.
 #pragma once
 
 #include <atomic>
@@ -117,14 +117,14 @@ struct Object {
   std::vector<Task*>* dependents = nullptr;   // tasks that wait for it
   std::vector<Object*>* contained = nullptr;  // references inside the value; each is held
   std::map<ProcessId, int64_t>* borrowers = nullptr;
-  std::vector<ProcessId>* askers = nullptr;  // borrowers that asked for the value before it was there
-  Actor* actor = nullptr;                    // the handle object of an actor that this process made or calls
-  Object* next_dropped = nullptr;            // in the list of drops, which then holds the last local reference
+  std::vector<ProcessId>* requesters = nullptr;  // borrowers that asked for the value before it was there
+  Actor* actor = nullptr;                        // the handle object of an actor that this process made or calls
+  Object* next_dropped = nullptr;                // in the list of drops, which then holds the last local reference
   bool borrowed = false;
   bool fetching = false;       // borrowed: the owner was asked
-  bool handed_on = false;      // borrowed: the owner was sent word, through the daemon, of somebody we gave it to
+  bool handed_on = false;      // borrowed: we registered somebody else with the owner, by way of the daemon
   bool known_pending = false;  // borrowed: its owner has said that it was pending
-  uint32_t mentions = 0;       // borrowed: how often the owner was told of us
+  uint32_t registrations = 0;  // borrowed: how often this process is registered as its borrower
   uint32_t waiters = 0;        // threads that want to be woken as soon as it resolves
   uint32_t callbacks = 0;
   Interest* interests = nullptr;           // the caller's (waiters.h): threads that want to hear of it
@@ -250,14 +250,14 @@ struct Task {
   bool cancelled = false;
   bool cancel_forced = false;
   bool cancel_recursive = false;
-  bool consumer = false;                            // of the kind in its ReadyList
-  bool holds_handle = false;                        // of its actor
-  bool to_follow = false;                           // taken back, to follow its actor's constructor once more
-  Actor* actor = nullptr;                           // whose call or creation it is
-  uint64_t order = 0;                               // among the calls to that actor
-  uint64_t parent = 0;                              // the execution in this worker that submitted it; 0 in a driver
-  Lineage* lineage = nullptr;                       // it makes lost results again
-  std::unique_ptr<std::vector<Object*>> mentioned;  // what the worker it was pushed to was mentioned for
+  bool consumer = false;       // of the kind in its ReadyList
+  bool holds_handle = false;   // of its actor
+  bool to_follow = false;      // taken back, to follow its actor's constructor once more
+  Actor* actor = nullptr;      // whose call or creation it is
+  uint64_t order = 0;          // among the calls to that actor
+  uint64_t parent = 0;         // the execution in this worker that submitted it; 0 in a driver
+  Lineage* lineage = nullptr;  // it makes lost results again
+  std::unique_ptr<std::vector<Object*>> borrowed_by_worker;  // for these, its worker is registered as a borrower
   Object* Return(uint32_t i) const { return i == 0 ? first_return : more_returns[i - 1]; }
 };
 
@@ -372,15 +372,15 @@ struct Actor {
 };
 
 enum class ActionKind : uint8_t {
-  kPush,           // task into the channel of worker; PushRefused if there is no room
-  kRevoke,         // task from worker; answer with RevokeResolved, unless its `push` is no longer id.index
-  kRequestLeases,  // shape, number
-  kReturnLease,    // lease
-  kFreeStored,     // location; number 1: other nodes may have copies
-  kMention,        // tell id.owner that process borrows id (number times)
-  kGiveBack,       // tell id.owner that process no longer borrows id (number times)
-  kFetch,          // ask id.owner for the value of the borrowed object
-  kAskAgain,       // the same, since it no longer is at location
+  kPush,            // task into the channel of worker; PushRefused if there is no room
+  kRevoke,          // task from worker; answer with RevokeResolved, unless its `push` is no longer id.index
+  kRequestLeases,   // shape, number
+  kReturnLease,     // lease
+  kFreeStored,      // location; number 1: other nodes may have copies
+  kAddBorrower,     // register process as a borrower of id with id.owner (number times)
+  kRemoveBorrower,  // give number of its registrations back
+  kFetch,           // ask id.owner for the value of the borrowed object
+  kAskAgain,        // the same, since it no longer is at location
   // object's value to process, which asked; then Unhold it (nullptr: it no longer exists; number 1: WhyNotAgain
   // instead)
   kSendValue,
@@ -415,7 +415,7 @@ struct ReturnedValue {
   ValueKind kind = ValueKind::kInline;
   std::string_view bytes;
   Location location;
-  std::vector<ObjectId> contained;  // already mentioned to their owners by the sender
+  std::vector<ObjectId> contained;  // the sender has registered us as their borrower
 };
 
 enum class ReplyKind : uint8_t {
@@ -481,9 +481,9 @@ class Owner {
   Object* NewOwned();  // pending, with one local reference
   void Resolve(Object* object, ValueKind kind, std::string_view bytes, const Location& location,
                const std::vector<Object*>& contained, Actions& out);
-  // A local reference to `id`, received with `mentions` (0 for one of our own objects). nullptr if it is an object of
-  // ours that no longer exists.
-  Object* Receive(ObjectId id, uint32_t mentions);
+  // A local reference to `id`, received with `registrations` of ours (0 for one of our own objects). nullptr if it is
+  // an object of ours that no longer exists.
+  Object* Receive(ObjectId id, uint32_t registrations);
   // Like Receive, but finds only.
   Object* Find(ObjectId id);
   void Hold(Object* object) { ++object->holds; }
@@ -495,9 +495,10 @@ class Owner {
   // The same, to be looked at in this process: if it lies on another node, a copy is asked for as soon as that is
   // known.
   void WantHere(Object* object, Actions& out);
-  // The receiver will get `object` in a value that we send it: tell the owner (or count it ourselves).
-  void Mention(Object* object, ProcessId receiver, Actions& out);
-  void Unmention(Object* object, ProcessId receiver, Actions& out);
+  // We are about to send the receiver a value that contains `object`: registers it as a borrower, with the owner or, if
+  // that is this process, at once.
+  void AddBorrower(Object* object, ProcessId receiver, Actions& out);
+  void RemoveBorrower(Object* object, ProcessId receiver, Actions& out);
 
   // ---- events
   // Returns get one local reference each.
@@ -516,15 +517,16 @@ class Owner {
   // Of a daemon's own number: its node is gone. Those of its processes that had to do with this one were told of
   // before; of others it may have heard by the word of third ones, as borrowers.
   void ProcessDied(ProcessId process, const std::string& how, int64_t now_ns, Actions& out);
-  void BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Actions& out);  // negative: given back
-  void ValueAsked(ObjectId id, ProcessId asker, Actions& out);
+  // So many registrations more for the borrower of an object of ours; negative: it gave them back.
+  void BorrowsChanged(ObjectId id, ProcessId borrower, int64_t count, Actions& out);
+  void ValueAsked(ObjectId id, ProcessId requester, Actions& out);
   void ValueReceived(ObjectId id, const ReturnedValue& value, Actions& out);
   // The copy that kBring asked for, of what lies at `of`. If it cannot be had because its node is gone, it is made
   // again, or its owner is asked to do so; else it is lost to this process for now.
   void Brought(Object* object, const Location& of, const Location& place, Actions& out);
   void NotBrought(Object* object, const Location& of, const std::string* error, bool node_gone, Actions& out);
   // A borrower could not have what lay there, since its node is gone.
-  void ValueAskedAgain(ObjectId id, ProcessId asker, const Location& lost, Actions& out);
+  void ValueAskedAgain(ObjectId id, ProcessId requester, const Location& lost, Actions& out);
   // What to say of an object of ours that is lost and cannot be made again; a system error.
   std::string WhyNotAgain(const Object* object, std::string_view how_lost);
   static std::string HowLost(const Location& where);
@@ -539,7 +541,7 @@ class Owner {
   void ResultsLeft(const std::vector<SealedObject>& results, Actions& out);
   // The copy came otherwise, before anybody asked: with a task that takes the object.
   void CameWithTask(Object* object, const Location& of, const Location& place);
-  void Tick(int64_t now_ns, Actions& out);  // returns idle leases, withdraws wishes
+  void Tick(int64_t now_ns, Actions& out);  // returns idle leases, withdraws lease requests
   // The submitting thread goes to sleep until something is done: a core is free for one more worker.
   void SubmitterWaits(Actions& out);
 
@@ -628,16 +630,16 @@ class Owner {
   struct Shape {
     ResourceAmounts amounts;
     ReadyList ready;
-    std::vector<int32_t> workers;  // leased now
-    uint32_t wished = 0;           // asked for and not granted
-    int64_t wished_since_ns = 0;   // the first of them
-    uint64_t granted = 0;          // in all
+    std::vector<int32_t> workers;    // leased now
+    uint32_t requested = 0;          // and not granted yet
+    int64_t requested_since_ns = 0;  // the first of them
+    uint64_t granted = 0;            // in all
     uint32_t revoking = 0;
     bool dirty = false;
     int64_t quiet_since_ns = 0;  // nothing to run since
-    // A lease was recalled that could not be used, as what it was for lies behind other tasks and cannot be had back
-    // yet: no other is wished for until then, so that whoever wants it gets it; 0: not so.
-    int64_t wish_again_ns = 0;
+    // A lease was recalled unused, because the tasks it was for lie behind others and cannot be taken back yet. Until
+    // this time no other is requested, so that others get it; 0: not so.
+    int64_t request_again_ns = 0;
     // Tasks lie behind short ones although a worker is idle, and no result has come, since then; 0: not so.
     int64_t gathering_since_ns = 0;
     std::map<NodeNumber, uint32_t> near;  // this shape, where most bytes of the arguments are
@@ -695,7 +697,7 @@ class Owner {
   void FailCall(Task* task, bool may_have_run, Actions& out);
   void NodeDied(NodeNumber node, Actions& out);
   void RevokePushed(LeasedWorker& worker, Actions& out);
-  void BuryActor(Actor* actor, Actions& out);
+  void DeclareActorDead(Actor* actor, Actions& out);
   void ForgetActor(Actor* actor, Actions& out);
   void CancelTask(Task* task, bool force, bool recursive, Actions& out);
   void FailCancelled(Task* task, Actions& out);
@@ -712,12 +714,12 @@ class Owner {
   void Revoke(Task* task, Actions& out);
   void RevokeEnded(Task* task);
   size_t SpareTasks(const Shape& shape) const;  // that more workers could run now
-  void WishLeases(uint32_t shape, Actions& out);
+  void RequestLeases(uint32_t shape, Actions& out);
   void DropLease(LeasedWorker& worker);
   void ReturnLease(LeasedWorker& worker, Actions& out);
-  void MentionArguments(Task* task, ProcessId worker, Actions& out);
-  void UnmentionArguments(Task* task, ProcessId worker, Actions& out);
-  void TakeBack(Task* task, Actions& out);        // out of its worker's list; what was mentioned is no more
+  void AddArgumentBorrower(Task* task, ProcessId worker, Actions& out);
+  void RemoveArgumentBorrower(Task* task, ProcessId worker, Actions& out);
+  void TakeBack(Task* task, Actions& out);  // out of its worker's list; its worker no longer borrows its arguments
   void Unlist(LeasedWorker& worker, Task* task);  // from those that were pushed to it
   void Retry(Task* task, Actions& out);  // after TakeBack: queue it again, or fail it with its arguments' error
   void FailTask(Task* task, ValueKind kind, std::string_view error, Actions& out);
@@ -728,7 +730,7 @@ class Owner {
   void Announce(Object* object, Actions& out);
   void SetStored(Object* object, const Location& location);
   void Bring(Object* object, Actions& out);
-  void SendTo(Object* object, ProcessId asker, Actions& out);
+  void SendTo(Object* object, ProcessId requester, Actions& out);
   void Free(Object* object, Actions& out);
   void EndHold(ObjectId id, Actions& out);
   void ExplainQueued(const Task& task, ObjectFact& fact) const;

@@ -83,7 +83,7 @@ void Owner::KeepActor(Object* handle, const Submission& constructor, const std::
 }
 
 void Owner::AbandonActor(Object* handle, Actions& out) {
-  BuryActor(handle->actor, out);
+  DeclareActorDead(handle->actor, out);
   handle->local_references.fetch_sub(1, std::memory_order_relaxed);
   Consider(handle, out);
   Settle(out);
@@ -257,7 +257,7 @@ void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& o
   if (state == ActorState::kDead) {
     actor->error = change.error;
     actor->refused = change.refused != 0;
-    BuryActor(actor, out);
+    DeclareActorDead(actor, out);
     if (before >= 0) RevokePushed(workers_[before], out);
     return Settle(out);
   }
@@ -282,7 +282,7 @@ void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& o
   Settle(out);
 }
 
-void Owner::BuryActor(Actor* actor, Actions& out) {
+void Owner::DeclareActorDead(Actor* actor, Actions& out) {
   if (actor->state == ActorState::kDead) return;
   Object* handle = actor->handle;
   Hold(handle);  // the last call may hold it

@@ -1,5 +1,5 @@
-// Owner: leases, and the deaths of processes. Which workers are wished for, granted and given back, and what has to be
-// done again when one of them, or the owner of something that is borrowed, has died.
+// Owner: leases, and the deaths of processes. Which leases are requested, granted and given back, and what has to be
+// done again when a worker, or the owner of a borrowed object, has died.
 #include <algorithm>
 #include <utility>
 
@@ -11,8 +11,8 @@ namespace {
 // A channel that is full although its worker owes nothing is being emptied; it is tried again after this.
 constexpr int64_t kPushAgainNs = 1'000'000;
 // After a lease that could not be used was wanted elsewhere.
-constexpr int64_t kWishAgainNs = 20'000'000;
-// So long may tasks lie behind one that was expected to be short.
+constexpr int64_t kRequestAgainNs = 20'000'000;
+// Tasks may lie so long behind one that was expected to be short.
 constexpr int64_t kGatherNs = 2'000'000;
 
 }  // namespace
@@ -33,21 +33,21 @@ size_t Owner::SpareTasks(const Shape& shape) const {
   return spare > idle ? spare - idle : 0;
 }
 
-void Owner::WishLeases(uint32_t number, Actions& out) {
+void Owner::RequestLeases(uint32_t number, Actions& out) {
   Shape& shape = shapes_[number];
-  if (shape.ready.first()) shape.wish_again_ns = 0;
-  size_t spare = shape.wish_again_ns > 0 ? 0 : SpareTasks(shape);
+  if (shape.ready.first()) shape.request_again_ns = 0;
+  size_t spare = shape.request_again_ns > 0 ? 0 : SpareTasks(shape);
   if (spare == 0) {
     if (shape.quiet_since_ns == 0) shape.quiet_since_ns = now_ns_;
     return;
   }
   shape.quiet_since_ns = 0;
-  // Beyond a thousand the exact number tells the scheduler nothing; below, a wish grown fourfold is news.
-  auto wish = static_cast<uint32_t>(std::min<size_t>(spare, 1000));
-  if (shape.wished > 0 && wish < 4 * shape.wished) return;
-  if (shape.wished == 0) shape.wished_since_ns = now_ns_;
-  shape.wished = wish;
-  out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = wish});
+  // Beyond a thousand the exact number tells the scheduler nothing; below, only a fourfold increase is news.
+  auto wanted = static_cast<uint32_t>(std::min<size_t>(spare, 1000));
+  if (shape.requested > 0 && wanted < 4 * shape.requested) return;
+  if (shape.requested == 0) shape.requested_since_ns = now_ns_;
+  shape.requested = wanted;
+  out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = wanted});
 }
 
 LeasedWorker& Owner::WorkerRecord(ProcessId process) {
@@ -82,12 +82,12 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
                          const AssignedGpus& gpus) {
   now_ns_ = now_ns;
   Shape& shape = shapes_[number];
-  if (shape.wished > 0) --shape.wished;
+  if (shape.requested > 0) --shape.requested;
   ++shape.granted;
   LeasedWorker& worker = WorkerRecord(process);
   if (worker.dead || worker.leased) {
-    // We heard of its death first (a message to it was answered so); its burial ends the lease. The wish was spent on
-    // it, so another one is due.
+    // We heard of its death first, from the answer to a message; the daemon ends the lease when it declares it dead.
+    // The request was spent on it, so another one is due.
     MarkDirty(number);
     return Settle(out);
   }
@@ -107,7 +107,7 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
 
 void Owner::LeaseRefused(uint32_t number, const std::string& why, Actions& out) {
   Shape& shape = shapes_[number];
-  shape.wished = 0;
+  shape.requested = 0;
   // Who holds leases of the shape goes on with them, and asks again when that no longer does. Nothing is remembered:
   // what cannot be had now may be had later, and what never can is refused again.
   if (!shape.workers.empty()) return;
@@ -127,7 +127,7 @@ void Owner::LeaseRecalled(LeaseId lease, Actions& out) {
   LeasedWorker& worker = workers_[it->second];
   worker.recalled = true;
   if (worker.pushed.size == 0) {
-    if (!worker.used) shapes_[worker.shape].wish_again_ns = now_ns_ + kWishAgainNs;
+    if (!worker.used) shapes_[worker.shape].request_again_ns = now_ns_ + kRequestAgainNs;
     ReturnLease(worker, out);
   } else {
     for (Task* task = worker.pushed.first; task; task = task->next) {
@@ -174,7 +174,7 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
     } else if (object->borrowers && object->borrowers->erase(process) > 0) {
       touched.push_back(object);
     }
-    if (object->askers) std::erase(*object->askers, process);
+    if (object->requesters) std::erase(*object->requesters, process);
   });
   for (Object* object : touched) Consider(object, out);
   Settle(out);
@@ -190,7 +190,7 @@ void Owner::NodeDied(NodeNumber node, Actions& out) {
         std::erase_if(*object->borrowers, [&](const auto& borrower) { return of_node(borrower.first); }) > 0) {
       touched.push_back(object);
     }
-    if (object->askers) std::erase_if(*object->askers, of_node);
+    if (object->requesters) std::erase_if(*object->requesters, of_node);
   });
   for (Object* object : touched) Consider(object, out);
   Settle(out);
@@ -220,13 +220,13 @@ void Owner::Tick(int64_t now_ns, Actions& out) {
   }
   for (uint32_t number = 0; number < shapes_.size(); ++number) {
     Shape& shape = shapes_[number];
-    if (shape.wished > 0 && shape.quiet_since_ns > 0 && now_ns - shape.quiet_since_ns >= lease_idle_ns / 10) {
-      shape.wished = 0;
+    if (shape.requested > 0 && shape.quiet_since_ns > 0 && now_ns - shape.quiet_since_ns >= lease_idle_ns / 10) {
+      shape.requested = 0;
       out.push_back({.kind = ActionKind::kRequestLeases, .worker = static_cast<int32_t>(number), .number = 0});
     }
     if (shape.gathering_since_ns > 0 && now_ns - shape.gathering_since_ns >= kGatherNs) StopGathering(number);
-    if (shape.wish_again_ns > 0 && now_ns >= shape.wish_again_ns) {
-      shape.wish_again_ns = 0;
+    if (shape.request_again_ns > 0 && now_ns >= shape.request_again_ns) {
+      shape.request_again_ns = 0;
       MarkDirty(number);
     }
   }
@@ -253,12 +253,12 @@ int64_t Owner::NextUrgentTick() const {
   auto consider = [&](int64_t at) {
     if (next == 0 || at < next) next = at;
   };
-  bool wishes = false;
+  bool wanting = false;
   for (const Shape& shape : shapes_) {
     if (shape.gathering_since_ns > 0) consider(shape.gathering_since_ns + kGatherNs);
-    wishes = wishes || (shape.wished > 0 && shape.ready.first());
+    wanting = wanting || (shape.requested > 0 && shape.ready.first());
   }
-  if (!wishes || !NodeOf(self_)) return next;
+  if (!wanting || !NodeOf(self_)) return next;
   for (const LeasedWorker& worker : workers_) {
     if (worker.leased && worker.pushed.size == 0) consider(IdleEnd(worker));
   }
@@ -277,9 +277,9 @@ int64_t Owner::NextTick() const {
     if (worker.full) consider(worker.idle_since_ns + kPushAgainNs);
   }
   for (const Shape& shape : shapes_) {
-    if (shape.wished > 0 && shape.quiet_since_ns > 0) consider(shape.quiet_since_ns + lease_idle_ns / 10);
+    if (shape.requested > 0 && shape.quiet_since_ns > 0) consider(shape.quiet_since_ns + lease_idle_ns / 10);
     if (shape.gathering_since_ns > 0) consider(shape.gathering_since_ns + kGatherNs);
-    if (shape.wish_again_ns > 0) consider(shape.wish_again_ns);
+    if (shape.request_again_ns > 0) consider(shape.request_again_ns);
   }
   return next;
 }

@@ -247,17 +247,21 @@ bool Owner::AskAgain(Object* object, Actions& out) {
   return true;
 }
 
-void Owner::ValueAskedAgain(ObjectId id, ProcessId asker, const Location& lost, Actions& out) {
+void Owner::ValueAskedAgain(ObjectId id, ProcessId requester, const Location& lost, Actions& out) {
   Object* object = Find(id);
-  if (IsDead(asker)) return;
+  if (IsDead(requester)) return;
   if (object && !object->borrowed && !Lost(object, lost, HowLost(lost), out) &&
       object->value.kind() == ValueKind::kStored) {
     // This process has a copy, and may go on using it.
     Hold(object);
-    out.push_back(
-        {.kind = ActionKind::kSendValue, .object = object, .process = asker, .number = 1, .id = id, .location = lost});
+    out.push_back({.kind = ActionKind::kSendValue,
+                   .object = object,
+                   .process = requester,
+                   .number = 1,
+                   .id = id,
+                   .location = lost});
   } else {
-    ValueAsked(id, asker, out);
+    ValueAsked(id, requester, out);
   }
   Settle(out);
 }

@@ -84,7 +84,7 @@ class Play {
     uint64_t task, push;
     std::string name;
     uint32_t max_runs;
-    std::vector<ObjectId> returns, mentioned;
+    std::vector<ObjectId> returns, borrowed;
     std::vector<Argument> arguments;
     uint64_t order = 0;  // of a call, unless it is made again
   };
@@ -297,7 +297,7 @@ class Play {
       if (workers_[i].alive && !workers_[i].frames.empty()) busy.push_back(i);
     }
     std::vector<uint32_t> free;
-    for (uint32_t i = 0; i < workers_.size() && wished_ > 0; ++i) {
+    for (uint32_t i = 0; i < workers_.size() && requested_ > 0; ++i) {
       if (workers_[i].alive && !workers_[i].leased && !workers_[i].actor) free.push_back(i);
     }
     if (wants_worker_ && (Below(3) == 0 || (coming_.empty() && busy.empty() && free.empty()))) {
@@ -317,7 +317,7 @@ class Play {
       }
     } else if (!free.empty() && (busy.empty() || Below(2) == 0)) {
       Worker& worker = workers_[free[Below(static_cast<uint32_t>(free.size()))]];
-      --wished_;
+      --requested_;
       worker.leased = true;
       owner_.LeaseGranted(shape_, LeaseId{worker.process.value}, worker.process, ++now_, actions_);
     } else if (!busy.empty()) {
@@ -379,7 +379,7 @@ class Play {
       values.push_back(returned);
     }
     owner_.Replied(worker.process, frame.task, ReplyKind::kValues, "", values, ++now_, actions_);
-    for (ObjectId id : frame.mentioned) owner_.BorrowerMentioned(id, worker.process, -1, actions_);
+    for (ObjectId id : frame.borrowed) owner_.BorrowsChanged(id, worker.process, -1, actions_);
   }
 
   void Push(int32_t number, Task* task) {
@@ -389,8 +389,8 @@ class Play {
     frame.max_runs = limit < 0 ? UINT32_MAX : static_cast<uint32_t>(limit) + 1;
     if (!task->lineage) frame.order = task->order;
     for (uint32_t i = 0; i < task->what->num_returns; ++i) frame.returns.push_back(task->Return(i)->id);
-    if (task->mentioned) {
-      for (const Object* object : *task->mentioned) frame.mentioned.push_back(object->id);
+    if (task->borrowed_by_worker) {
+      for (const Object* object : *task->borrowed_by_worker) frame.borrowed.push_back(object->id);
     }
     for (uint32_t i = 0; i < task->num_dependencies; ++i) {
       const Object* object = task->dependencies[i];
@@ -427,7 +427,7 @@ class Play {
           break;
         }
         case ActionKind::kRequestLeases:
-          wished_ = action.number;
+          requested_ = action.number;
           break;
         case ActionKind::kReturnLease:
           for (Worker& worker : workers_) {
@@ -486,7 +486,7 @@ class Play {
   uint32_t shape_;
   Actions actions_;
   int64_t now_ = 1;
-  uint64_t wished_ = 0, next_place_ = 1, next_task_ = 1;
+  uint64_t requested_ = 0, next_place_ = 1, next_task_ = 1;
   uint32_t next_node_ = 2, incarnation_ = 0;
   Object* actor_ = nullptr;  // nullptr: let go of
   ObjectId actor_id_;

@@ -10,15 +10,15 @@ namespace weft::core {
 namespace {
 
 constexpr ProcessId kThirdNode{uint64_t{3} << 32 | 1};
-constexpr Location kFarA{{kFarWorker.value}, 1, 100'000, 1}, kFarB{{kFarWorker.value}, 2, 100'000, 2},
-    kFarC{{kFarWorker.value}, 3, 100'000, 3};
+constexpr Location kRemoteA{{kRemoteWorker.value}, 1, 100'000, 1}, kRemoteB{{kRemoteWorker.value}, 2, 100'000, 2},
+    kRemoteC{{kRemoteWorker.value}, 3, 100'000, 3};
 constexpr Location kNewA{{kThirdNode.value}, 11, 100'000, 1}, kNewB{{kThirdNode.value}, 12, 100'000, 2},
     kNewC{{kThirdNode.value}, 13, 100'000, 3};
 const std::string kGone = "ObjectLostError\nit lay on node 2 (two), and no other node has all of it";
 
 // Node two with its worker is gone, and another worker is to be had.
 void LoseNodeTwo(Transcript& t) {
-  t.owner.ProcessDied(kFarWorker, "was lost", t.now, t.actions);
+  t.owner.ProcessDied(kRemoteWorker, "was lost", t.now, t.actions);
   t.Grant(kThirdNode, 9);
   t.Actions();
 }
@@ -33,24 +33,24 @@ void FindLost(Transcript& t, Object* object, Location where) {
 TEST(OwnerLineage, AResultThatIsLostIsMadeAgainOnce) {
   Transcript t;
   Object* a = t.Submit("a");
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
-  ReplyStored(t, kFarWorker, "a", kFarA);
+  ReplyStored(t, kRemoteWorker, "a", kRemoteA);
   EXPECT_EQ(t.owner.lineages(), 1u);
   LoseNodeTwo(t);
   ++a->waiters;
-  FindLost(t, a, kFarA);
+  FindLost(t, a, kRemoteA);
   EXPECT_EQ(t.Actions(), "let go of 1; run a again; push a to " + std::to_string(kThirdNode.value));
   EXPECT_FALSE(a->settled());
-  t.owner.ValueAskedAgain(a->id, kFarOther, kFarA, t.actions);
-  t.owner.ValueAskedAgain(a->id, kOther, kFarA, t.actions);
+  t.owner.ValueAskedAgain(a->id, kRemoteOther, kRemoteA, t.actions);
+  t.owner.ValueAskedAgain(a->id, kOther, kRemoteA, t.actions);
   EXPECT_EQ(t.Actions(), "") << "it is being made";
   EXPECT_EQ(t.owner.FindTask(t.handles.at("a"))->attempt, 1u);
   ReplyStored(t, kThirdNode, "a", kNewA);
-  EXPECT_EQ(t.Actions(), "bring 11; send value to " + std::to_string(kFarOther.value) + "; send value to 3");
-  t.owner.NotBrought(a, kFarA, &kGone, true, t.actions);
+  EXPECT_EQ(t.Actions(), "bring 11; send value to " + std::to_string(kRemoteOther.value) + "; send value to 3");
+  t.owner.NotBrought(a, kRemoteA, &kGone, true, t.actions);
   EXPECT_EQ(t.Actions(), "") << "of the former value";
-  t.owner.ValueAskedAgain(a->id, kOther, kFarA, t.actions);
+  t.owner.ValueAskedAgain(a->id, kOther, kRemoteA, t.actions);
   EXPECT_EQ(t.Actions(), "send value to 3") << "which lies elsewhere now";
   t.owner.Brought(a, kNewA, kCopy, t.actions);
   EXPECT_EQ(t.Actions(), "resolved");
@@ -67,21 +67,21 @@ TEST(OwnerLineage, OfAChainTheValuesAreFreedAndMadeAgainInOrder) {
   Object* a = t.Submit("a");
   Object* b = t.Submit("b", {a});
   Object* c = t.Submit("c", {b});
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
   t.Drop(a);
-  ReplyStored(t, kFarWorker, "a", kFarA);
+  ReplyStored(t, kRemoteWorker, "a", kRemoteA);
   EXPECT_EQ(t.Actions(), "");
-  ReplyStored(t, kFarWorker, "b", kFarB);
+  ReplyStored(t, kRemoteWorker, "b", kRemoteB);
   EXPECT_EQ(t.Actions(), "free at 1") << "to make it again its record is enough";
-  ReplyStored(t, kFarWorker, "c", kFarC);
+  ReplyStored(t, kRemoteWorker, "c", kRemoteC);
   EXPECT_EQ(t.Actions(), "");
   t.Drop(b);
   EXPECT_EQ(t.Actions(), "free at 2");
   EXPECT_EQ(t.owner.lineages(), 3u);
   t.owner.CheckInvariants();
   LoseNodeTwo(t);
-  FindLost(t, c, kFarC);
+  FindLost(t, c, kRemoteC);
   const std::string there = std::to_string(kThirdNode.value);
   EXPECT_EQ(t.Actions(), "let go of 3; run c again; run b again; run a again; push a to " + there + "; push b to " +
                              there + "; push c to " + there);
@@ -100,9 +100,9 @@ TEST(OwnerLineage, OfAChainTheValuesAreFreedAndMadeAgainInOrder) {
 TEST(OwnerLineage, ATaskWhoseArgumentIsLostRunsWhenThatIsMadeAgain) {
   Transcript t;
   Object* a = t.Submit("a");
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
-  ReplyStored(t, kFarWorker, "a", kFarA);
+  ReplyStored(t, kRemoteWorker, "a", kRemoteA);
   LoseNodeTwo(t);
   Object* b = t.Submit("b", {a});
   Object* c = t.Submit("c", {a});
@@ -110,7 +110,8 @@ TEST(OwnerLineage, ATaskWhoseArgumentIsLostRunsWhenThatIsMadeAgain) {
   EXPECT_EQ(t.Actions(), "push b to " + there + "; push c to " + there + "; request 1");
   auto lost = [&](const std::string& name) {
     t.owner.Replied(kThirdNode, t.handles.at(name), ReplyKind::kArgumentLost, kGone,
-                    {{.kind = ValueKind::kStored, .bytes = {}, .location = kFarA, .contained = {}}}, t.now, t.actions);
+                    {{.kind = ValueKind::kStored, .bytes = {}, .location = kRemoteA, .contained = {}}}, t.now,
+                    t.actions);
   };
   lost("b");
   EXPECT_EQ(t.Actions(), "run a again; push a to " + there + "; push b to " + there) << "b behind a";
@@ -120,7 +121,7 @@ TEST(OwnerLineage, ATaskWhoseArgumentIsLostRunsWhenThatIsMadeAgain) {
   EXPECT_EQ(t.Actions(), "push c to " + there);
   t.Reply(kThirdNode, "b");
   t.Reply(kThirdNode, "c");
-  t.owner.BorrowerMentioned(a->id, kThirdNode, -1, t.actions);
+  t.owner.BorrowsChanged(a->id, kThirdNode, -1, t.actions);
   EXPECT_TRUE(b->here() && c->here());
   for (Object* object : {a, b, c}) t.Drop(object);
   EXPECT_EQ(t.Actions(), "free at 11 everywhere");
@@ -130,18 +131,18 @@ TEST(OwnerLineage, EachTimeCostsARetryAndTheErrorSaysThatNoneIsLeft) {
   Transcript t;
   Object* a = t.Submit("a", {}, {}, 1);
   Object* never = t.Submit("n", {}, {}, 0);
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
-  ReplyStored(t, kFarWorker, "a", kFarA);
-  ReplyStored(t, kFarWorker, "n", kFarB);
+  ReplyStored(t, kRemoteWorker, "a", kRemoteA);
+  ReplyStored(t, kRemoteWorker, "n", kRemoteB);
   EXPECT_EQ(t.owner.lineages(), 1u) << "what may not run again needs none";
   LoseNodeTwo(t);
-  FindLost(t, never, kFarB);
+  FindLost(t, never, kRemoteB);
   EXPECT_EQ(t.Actions(), "let go of 2");
   EXPECT_EQ(never->value.bytes(),
             "ReconstructionFailedError\nit lay on node 2 (two), and no other node has all of it; task 'f', which made "
             "it, was not run again: it has max_retries=0");
-  FindLost(t, a, kFarA);
+  FindLost(t, a, kRemoteA);
   t.Actions();
   ReplyStored(t, kThirdNode, "a", kNewA);
   EXPECT_EQ(t.Actions(), "bring 11");
@@ -159,12 +160,12 @@ TEST(OwnerLineage, TheOldestIsDroppedWhenThereIsTooMuch) {
   Transcript t;
   t.owner.max_lineage_bytes = 3 * (sizeof(Lineage) + 100);
   std::vector<Object*> objects;
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   for (uint64_t i = 0; i < 5; ++i) {
     const std::string name = std::string(90, 'x') + std::to_string(i);
     objects.push_back(t.Submit(name));
     t.Actions();
-    ReplyStored(t, kFarWorker, name, {{kFarWorker.value}, i, 100'000, i + 1});
+    ReplyStored(t, kRemoteWorker, name, {{kRemoteWorker.value}, i, 100'000, i + 1});
   }
   EXPECT_EQ(t.owner.lineages(), 3u);
   t.Actions();
@@ -179,28 +180,28 @@ TEST(OwnerLineage, TheOldestIsDroppedWhenThereIsTooMuch) {
 
 TEST(OwnerLineage, AnArgumentThatIsNeitherSmallNorMadeByATaskIsNotKept) {
   Transcript t;
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   auto make = [&](const std::string& name, Object* argument, const Location& where) {
     Object* made = t.Submit(name, {argument});
     t.Actions();
     const bool stored = argument->value.kind() == ValueKind::kStored;
     const ObjectId id = argument->id;
     t.Drop(argument);
-    ReplyStored(t, kFarWorker, name, where);
-    if (stored) t.owner.BorrowerMentioned(id, kFarWorker, -1, t.actions);
+    ReplyStored(t, kRemoteWorker, name, where);
+    if (stored) t.owner.BorrowsChanged(id, kRemoteWorker, -1, t.actions);
     return made;
   };
   Object* put = t.owner.NewOwned();
   t.owner.Resolve(put, ValueKind::kStored, {}, {{kSelf.value}, 64, 10, 1}, {}, t.actions);
-  Object* a = make("a", put, kFarA);
+  Object* a = make("a", put, kRemoteA);
   EXPECT_EQ(t.Actions(), "free at 64 everywhere");
-  Object* b = make("b", t.Put("small"), kFarB);
+  Object* b = make("b", t.Put("small"), kRemoteB);
   EXPECT_EQ(t.Actions(), "");
   LoseNodeTwo(t);
-  FindLost(t, a, kFarA);
+  FindLost(t, a, kRemoteA);
   t.Actions();
   EXPECT_NE(a->value.bytes().find("an argument of it no longer exists"), std::string::npos) << a->value.bytes();
-  FindLost(t, b, kFarB);
+  FindLost(t, b, kRemoteB);
   EXPECT_EQ(t.Actions(), "let go of 2; run b again; push b to " + std::to_string(kThirdNode.value));
   ReplyStored(t, kThirdNode, "b", kNewB);
   t.Actions();
@@ -214,7 +215,7 @@ TEST(OwnerLineage, OneRunMakesAllResultsOfATaskAgain) {
   Transcript t;
   std::vector<Object*> made;
   t.owner.Submit({.what = t.What(3, 3), .arguments = "m"}, t.now, made, t.actions);
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
   auto reply = [&](ProcessId worker, const Location& first, const Location& last) {
     t.owner.Replied(worker, t.handles.at("m"), ReplyKind::kValues, "",
@@ -223,9 +224,9 @@ TEST(OwnerLineage, OneRunMakesAllResultsOfATaskAgain) {
                      {.kind = ValueKind::kStored, .bytes = {}, .location = last, .contained = {}}},
                     t.now, t.actions);
   };
-  reply(kFarWorker, kFarA, kFarC);
+  reply(kRemoteWorker, kRemoteA, kRemoteC);
   LoseNodeTwo(t);
-  FindLost(t, made[2], kFarC);
+  FindLost(t, made[2], kRemoteC);
   EXPECT_FALSE(made[0]->resolved());
   EXPECT_TRUE(made[1]->resolved());
   t.Actions();
@@ -242,12 +243,12 @@ TEST(OwnerLineage, AResultMayBeSmallWhenItIsMadeAgainOrFail) {
   for (bool fails : {false, true}) {
     Transcript t;
     Object* a = t.Submit("a");
-    t.Grant(kFarWorker, 7);
+    t.Grant(kRemoteWorker, 7);
     t.Actions();
-    ReplyStored(t, kFarWorker, "a", kFarA);
+    ReplyStored(t, kRemoteWorker, "a", kRemoteA);
     LoseNodeTwo(t);
     ++a->waiters;
-    FindLost(t, a, kFarA);
+    FindLost(t, a, kRemoteA);
     t.Actions();
     t.Reply(kThirdNode, "a", fails ? ReplyKind::kTaskError : ReplyKind::kValues);
     EXPECT_EQ(t.Actions(), "resolved");
@@ -263,13 +264,13 @@ TEST(OwnerLineage, AResultMayBeSmallWhenItIsMadeAgainOrFail) {
 TEST(OwnerLineage, WhoHasACopyKeepsItThoughTheResultIsMadeAgainForOthers) {
   Transcript t;
   Object* a = t.Submit("a");
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
-  ReplyStored(t, kFarWorker, "a", kFarA);
+  ReplyStored(t, kRemoteWorker, "a", kRemoteA);
   t.owner.WantHere(a, t.actions);
-  t.owner.Brought(a, kFarA, kCopy, t.actions);
+  t.owner.Brought(a, kRemoteA, kCopy, t.actions);
   LoseNodeTwo(t);
-  t.owner.ValueAskedAgain(a->id, kOther, kFarA, t.actions);
+  t.owner.ValueAskedAgain(a->id, kOther, kRemoteA, t.actions);
   EXPECT_EQ(t.Actions(), "run a again; push a to " + std::to_string(kThirdNode.value)) << "views need the copy";
   ReplyStored(t, kThirdNode, "a", kNewA);
   EXPECT_EQ(t.Actions(), "bring 11; send value to 3");
@@ -281,19 +282,19 @@ TEST(OwnerLineage, WhoHasACopyKeepsItThoughTheResultIsMadeAgainForOthers) {
 TEST(OwnerLineage, WhoHasACopyOfWhatCannotBeMadeAgainTellsOthersSo) {
   Transcript t;
   Object* a = t.Submit("a", {}, {}, 0);
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
-  ReplyStored(t, kFarWorker, "a", kFarA);
+  ReplyStored(t, kRemoteWorker, "a", kRemoteA);
   t.owner.WantHere(a, t.actions);
-  t.owner.Brought(a, kFarA, kCopy, t.actions);
+  t.owner.Brought(a, kRemoteA, kCopy, t.actions);
   LoseNodeTwo(t);
-  t.owner.ValueAskedAgain(a->id, kOther, kFarA, t.actions);
+  t.owner.ValueAskedAgain(a->id, kOther, kRemoteA, t.actions);
   EXPECT_EQ(t.Actions(), "send loss to 3");
   EXPECT_TRUE(a->here());
   Object* b = t.Submit("b", {a});
   t.Actions();
   t.owner.Replied(kThirdNode, t.handles.at("b"), ReplyKind::kArgumentLost, kGone,
-                  {{.kind = ValueKind::kStored, .bytes = {}, .location = kFarA, .contained = {}}}, t.now, t.actions);
+                  {{.kind = ValueKind::kStored, .bytes = {}, .location = kRemoteA, .contained = {}}}, t.now, t.actions);
   EXPECT_NE(b->value.bytes().find("max_retries=0"), std::string::npos);
   t.Drop(b);
   t.Drop(a);
@@ -301,16 +302,16 @@ TEST(OwnerLineage, WhoHasACopyOfWhatCannotBeMadeAgainTellsOthersSo) {
 
 TEST(OwnerLineage, ABorrowerAsksTheOwnerAgain) {
   Transcript t;
-  Object* a = t.owner.Receive({kFarOther, 3}, 1);
+  Object* a = t.owner.Receive({kRemoteOther, 3}, 1);
   auto told = [&](const Location& where) {
     t.owner.ValueReceived(a->id, {.kind = ValueKind::kStored, .bytes = {}, .location = where, .contained = {}},
                           t.actions);
   };
   t.owner.WantHere(a, t.actions);
-  told(kFarA);
+  told(kRemoteA);
   t.Actions();
-  t.owner.NotBrought(a, kFarA, &kGone, true, t.actions);
-  EXPECT_EQ(t.Actions(), "let go of 1; ask " + std::to_string(kFarOther.value) + " again");
+  t.owner.NotBrought(a, kRemoteA, &kGone, true, t.actions);
+  EXPECT_EQ(t.Actions(), "let go of 1; ask " + std::to_string(kRemoteOther.value) + " again");
   EXPECT_FALSE(a->resolved());
   t.owner.WantHere(a, t.actions);
   EXPECT_EQ(t.Actions(), "") << "it was asked";
@@ -318,7 +319,7 @@ TEST(OwnerLineage, ABorrowerAsksTheOwnerAgain) {
   EXPECT_EQ(t.Actions(), "bring 11");
   t.owner.NotBrought(a, kNewA, &kGone, true, t.actions);
   t.Actions();
-  t.owner.ProcessDied(kFarOther, "was lost", t.now, t.actions);
+  t.owner.ProcessDied(kRemoteOther, "was lost", t.now, t.actions);
   EXPECT_EQ(a->value.kind(), ValueKind::kSystemError);
   EXPECT_TRUE(a->here());
   t.Drop(a);
@@ -327,14 +328,15 @@ TEST(OwnerLineage, ABorrowerAsksTheOwnerAgain) {
 TEST(OwnerLineage, CallsWaitOrFailButNeverChangeTheirOrder) {
   Transcript t;
   Object* made = t.Submit("a");
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
-  ReplyStored(t, kFarWorker, "a", kFarA);
+  ReplyStored(t, kRemoteWorker, "a", kRemoteA);
   Object* handle = t.Actor(kOther);
   LoseNodeTwo(t);
   auto lost = [&](const std::string& name) {
     t.owner.Replied(kOther, t.handles.at(name), ReplyKind::kArgumentLost, kGone,
-                    {{.kind = ValueKind::kStored, .bytes = {}, .location = kFarA, .contained = {}}}, t.now, t.actions);
+                    {{.kind = ValueKind::kStored, .bytes = {}, .location = kRemoteA, .contained = {}}}, t.now,
+                    t.actions);
   };
   Object* first = t.Call(handle, "c", {made});
   Object* second = t.Call(handle, "d", {made});
@@ -357,14 +359,14 @@ TEST(OwnerLineage, CallsWaitOrFailButNeverChangeTheirOrder) {
 // An actor in node two with one call whose result lies there.
 struct LostCall {
   explicit LostCall(Transcript& t, int32_t max_retries, std::vector<Object*> dependencies = {}) {
-    handle = t.Actor(kFarWorker);
+    handle = t.Actor(kRemoteWorker);
     result = t.Call(handle, "c", std::move(dependencies), max_retries);
     t.Actions();
-    ReplyStored(t, kFarWorker, "c", kFarA);
+    ReplyStored(t, kRemoteWorker, "c", kRemoteA);
   }
   // With node two; its constructor runs in another one.
   void Restart(Transcript& t) const {
-    t.owner.ProcessDied(kFarWorker, "was lost", t.now, t.actions);
+    t.owner.ProcessDied(kRemoteWorker, "was lost", t.now, t.actions);
     t.Report(handle, ActorState::kRestarting, 1, {});
     t.Report(handle, ActorState::kStarting, 2, kThirdNode);
     EXPECT_EQ(t.Actions(), "push new to " + kThere);
@@ -383,7 +385,7 @@ TEST(OwnerLineageCalls, ACallWithRetriesIsMadeAgainInTheNextIncarnation) {
   EXPECT_EQ(t.owner.lineages(), 1u);
   lost.Restart(t);
   ++lost.result->waiters;
-  FindLost(t, lost.result, kFarA);
+  FindLost(t, lost.result, kRemoteA);
   EXPECT_EQ(t.Actions(), "let go of 1; run c again; push c to " + lost.kThere);
   EXPECT_EQ(t.owner.FindTask(t.handles.at("c"))->attempt, 1u);
   EXPECT_EQ(lost.handle->actor->pending_calls, 1u);
@@ -406,8 +408,8 @@ TEST(OwnerLineageCalls, ACallWithRetriesIsMadeAgainInTheNextIncarnation) {
 TEST(OwnerLineageCalls, ItWaitsForTheActorToBeThereAgain) {
   Transcript t;
   LostCall lost(t, -1);
-  t.owner.ProcessDied(kFarWorker, "was lost", t.now, t.actions);
-  FindLost(t, lost.result, kFarA);
+  t.owner.ProcessDied(kRemoteWorker, "was lost", t.now, t.actions);
+  FindLost(t, lost.result, kRemoteA);
   EXPECT_EQ(t.Actions(), "let go of 1; run c again");
   t.Report(lost.handle, ActorState::kRestarting, 1, {});
   t.Report(lost.handle, ActorState::kStarting, 2, kThirdNode);
@@ -432,7 +434,7 @@ TEST(OwnerLineageCalls, WithoutRetriesNothingIsKeptAndTheErrorSaysWhatToDo) {
   LostCall lost(t, 0);
   EXPECT_EQ(t.owner.lineages(), 0u);
   lost.Restart(t);
-  FindLost(t, lost.result, kFarA);
+  FindLost(t, lost.result, kRemoteA);
   EXPECT_EQ(t.Actions(), "let go of 1");
   EXPECT_EQ(Text(lost.result),
             "ObjectLostError\nit lay on node 2 (two), and no other node has all of it; the method 'f' of an actor "
@@ -445,7 +447,7 @@ TEST(OwnerLineageCalls, ADeadActorAndOneWithoutHandleAreNotCalled) {
   for (bool dead : {false, true}) {
     Transcript t;
     LostCall lost(t, 3);
-    t.owner.ProcessDied(kFarWorker, "was lost", t.now, t.actions);
+    t.owner.ProcessDied(kRemoteWorker, "was lost", t.now, t.actions);
     if (dead) {
       t.Report(lost.handle, ActorState::kDead, 1, {}, "its node is gone");
     } else {
@@ -453,7 +455,7 @@ TEST(OwnerLineageCalls, ADeadActorAndOneWithoutHandleAreNotCalled) {
       EXPECT_EQ(t.Actions(), "release actor") << "a lineage keeps no actor";
     }
     t.Actions();
-    FindLost(t, lost.result, kFarA);
+    FindLost(t, lost.result, kRemoteA);
     EXPECT_EQ(t.Actions(), "let go of 1");
     const std::string why = dead ? "its actor is dead: its node is gone" : "no handle of its actor is left";
     EXPECT_NE(Text(lost.result).find("was not called again: " + why), std::string::npos) << Text(lost.result);
@@ -469,8 +471,8 @@ TEST(OwnerLineageCalls, ADeadActorAndOneWithoutHandleAreNotCalled) {
 TEST(OwnerLineageCalls, AnActorThatDiesMeanwhileEndsItWithTheSameError) {
   Transcript t;
   LostCall lost(t, 3);
-  t.owner.ProcessDied(kFarWorker, "was lost", t.now, t.actions);
-  FindLost(t, lost.result, kFarA);
+  t.owner.ProcessDied(kRemoteWorker, "was lost", t.now, t.actions);
+  FindLost(t, lost.result, kRemoteA);
   t.Actions();
   t.Report(lost.handle, ActorState::kDead, 1, {}, "its node is gone");
   EXPECT_TRUE(Text(lost.result).starts_with("ReconstructionFailedError\n")) << Text(lost.result);
@@ -482,18 +484,18 @@ TEST(OwnerLineageCalls, AnActorThatDiesMeanwhileEndsItWithTheSameError) {
 TEST(OwnerLineageCalls, AChainThroughACallIsMadeAgainInOrder) {
   Transcript t;
   LostCall lost(t, -1);
-  t.Grant(kFarOther, 7);
+  t.Grant(kRemoteOther, 7);
   Object* b = t.Submit("b", {lost.result});
   t.Actions();
   const ObjectId id = lost.result->id;
   t.Drop(lost.result);
-  ReplyStored(t, kFarOther, "b", kFarB);
-  t.owner.BorrowerMentioned(id, kFarOther, -1, t.actions);
+  ReplyStored(t, kRemoteOther, "b", kRemoteB);
+  t.owner.BorrowsChanged(id, kRemoteOther, -1, t.actions);
   EXPECT_EQ(t.Actions(), "free at 1 everywhere") << "to make it again its record is enough";
   EXPECT_EQ(t.owner.lineages(), 2u);
-  t.owner.ProcessDied(kFarOther, "was lost", t.now, t.actions);
+  t.owner.ProcessDied(kRemoteOther, "was lost", t.now, t.actions);
   lost.Restart(t);
-  FindLost(t, b, kFarB);
+  FindLost(t, b, kRemoteB);
   EXPECT_EQ(t.Actions(), "let go of 2; run b again; run c again; push c to " + lost.kThere);
   ReplyStored(t, kThirdNode, "c", kNewA);
   EXPECT_EQ(t.Actions(), "request 1");
@@ -501,7 +503,7 @@ TEST(OwnerLineageCalls, AChainThroughACallIsMadeAgainInOrder) {
   EXPECT_EQ(t.Actions(), "push b to 3");
   t.Reply(kOther, "b");
   EXPECT_EQ(Text(b), "result of b");
-  t.owner.BorrowerMentioned(id, kOther, -1, t.actions);
+  t.owner.BorrowsChanged(id, kOther, -1, t.actions);
   EXPECT_EQ(t.Actions(), "free at 11 everywhere");
   t.Drop(b);
   t.Drop(lost.handle);
@@ -517,7 +519,7 @@ TEST(OwnerLineageCalls, ItComesLastButNoCallWaitsForAnotherInVain) {
   Object* taker = t.Call(lost.handle, "t", {lost.result});
   EXPECT_EQ(t.Actions(), "push t to " + lost.kThere);
   t.owner.Replied(kThirdNode, t.handles.at("t"), ReplyKind::kArgumentLost, kGone,
-                  {{.kind = ValueKind::kStored, .bytes = {}, .location = kFarA, .contained = {}}}, t.now, t.actions);
+                  {{.kind = ValueKind::kStored, .bytes = {}, .location = kRemoteA, .contained = {}}}, t.now, t.actions);
   EXPECT_EQ(t.Actions(), "run c again; push c to " + lost.kThere);
   Object* later = t.Call(lost.handle, "l");
   EXPECT_EQ(t.Actions(), "") << "it was made after the one that waits";
@@ -537,10 +539,10 @@ TEST(OwnerLineageCalls, ACallThatWasSentBeforeIsNotTakenForOvertaken) {
   lost.Restart(t);
   Object* taker = t.Call(lost.handle, "t", {lost.result});
   EXPECT_EQ(t.Actions(), "push t to " + lost.kThere);
-  FindLost(t, lost.result, kFarA);
+  FindLost(t, lost.result, kRemoteA);
   EXPECT_EQ(t.Actions(), "let go of 1; run c again; push c to " + lost.kThere) << "behind the one that takes it";
   t.owner.Replied(kThirdNode, t.handles.at("t"), ReplyKind::kArgumentLost, kGone,
-                  {{.kind = ValueKind::kStored, .bytes = {}, .location = kFarA, .contained = {}}}, t.now, t.actions);
+                  {{.kind = ValueKind::kStored, .bytes = {}, .location = kRemoteA, .contained = {}}}, t.now, t.actions);
   EXPECT_FALSE(taker->resolved()) << Text(taker);
   ReplyStored(t, kThirdNode, "c", kNewA);
   EXPECT_EQ(t.Actions(), "bring 11; push t to " + lost.kThere);
@@ -555,21 +557,22 @@ TEST(OwnerLineageCalls, CallsThatNeedEachOthersResultsAreMadeAgainWhateverTheirO
   auto call = [&](const std::string& name, const Location& where) {
     Object* made = t.Call(lost.handle, name, {lost.result}, -1);
     t.Actions();
-    ReplyStored(t, kFarWorker, name, where);
+    ReplyStored(t, kRemoteWorker, name, where);
     return made;
   };
-  Object* d = call("d", kFarB);
-  Object* e = call("e", kFarC);
+  Object* d = call("d", kRemoteB);
+  Object* e = call("e", kRemoteC);
   lost.Restart(t);
-  FindLost(t, d, kFarB);
+  FindLost(t, d, kRemoteB);
   EXPECT_EQ(t.Actions(), "let go of 2; run d again; push d to " + lost.kThere);
   auto argument_lost = [&](const std::string& name) {
     t.owner.Replied(kThirdNode, t.handles.at(name), ReplyKind::kArgumentLost, kGone,
-                    {{.kind = ValueKind::kStored, .bytes = {}, .location = kFarA, .contained = {}}}, t.now, t.actions);
+                    {{.kind = ValueKind::kStored, .bytes = {}, .location = kRemoteA, .contained = {}}}, t.now,
+                    t.actions);
   };
   argument_lost("d");
   EXPECT_EQ(t.Actions(), "run c again; push c to " + lost.kThere) << "d waits for it, before it in the queue";
-  FindLost(t, e, kFarC);
+  FindLost(t, e, kRemoteC);
   EXPECT_EQ(t.Actions(), "let go of 3; run e again");
   ReplyStored(t, kThirdNode, "c", kNewA);
   EXPECT_EQ(t.Actions(), "push d to " + lost.kThere + "; push e to " + lost.kThere);
@@ -583,18 +586,18 @@ TEST(OwnerLineage, WhatIsOnlyAwaitedIsMadeAgainToo) {
   Transcript t;
   Object* a = t.Submit("a");
   Object* b = t.Submit("b", {a});
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
   const ObjectId id = a->id;
   t.Drop(a);
-  ReplyStored(t, kFarWorker, "a", kFarA);
-  ReplyStored(t, kFarWorker, "b", kFarB);
+  ReplyStored(t, kRemoteWorker, "a", kRemoteA);
+  ReplyStored(t, kRemoteWorker, "b", kRemoteB);
   EXPECT_EQ(t.Actions(), "free at 1");
   // Somebody has the reference again, from a value that was on its way.
   a = t.owner.Receive(id, 0);
   t.owner.Want(a, t.actions);
-  EXPECT_EQ(t.Actions(), "run a again; push a to " + std::to_string(kFarWorker.value));
-  ReplyStored(t, kFarWorker, "a", kFarC);
+  EXPECT_EQ(t.Actions(), "run a again; push a to " + std::to_string(kRemoteWorker.value));
+  ReplyStored(t, kRemoteWorker, "a", kRemoteC);
   t.Drop(a);
   t.Drop(b);
 }

@@ -2,8 +2,8 @@
 //
 // Tasks go where their arguments are: one whose stored arguments lie mostly on another node waits for leases of its
 // shape near that node (Placement::near in wire/placement.h). The head gives it room there if there is any, and
-// elsewhere if not: a worker that is free is worth more than a copy that need not be made. Workers that are leased
-// without that wish and are there will do, too.
+// elsewhere if not: a free worker is worth more than a copy saved. Workers on that node that were leased without naming
+// it will do, too.
 #include <algorithm>
 #include <array>
 
@@ -13,11 +13,11 @@
 namespace weft::core {
 namespace {
 
-// What must be saved by running elsewhere; below that, asking the head takes longer than copying.
+// Bytes that running elsewhere must save; below that, asking the head takes longer than copying.
 constexpr uint64_t kWorthGoing = uint64_t{1} << 20;
-// An idle lease is in the way of a wish of another shape that is not granted in this time.
+// An idle lease gives way to a request of another shape that is not granted in this time.
 constexpr int64_t kGiveWayNs = 2'000'000;
-constexpr size_t kMostNodes = 8;         // of one task's arguments that are looked at
+constexpr size_t kMostNodes = 8;         // with arguments of one task that are considered
 constexpr size_t kMostNearShapes = 128;  // of one process; half of what its node keeps apart
 
 }  // namespace
@@ -63,15 +63,15 @@ uint32_t Owner::ShapeFor(const Task* task) {
   return shape.near[most.first] = near;
 }
 
-// On one node, leases that are in the way of other work are recalled. In a cluster nobody sees all leases and all
-// wishes but of this process: it gives way to itself.
+// On one node, leases that are in the way of other work are recalled. In a cluster only this process sees all its
+// own leases and requests: it gives way to itself.
 int64_t Owner::IdleEnd(const LeasedWorker& worker) const {
   int64_t end = worker.idle_since_ns + lease_idle_ns;
   if (!NodeOf(self_)) return end;
   for (uint32_t number = 0; number < shapes_.size(); ++number) {
     const Shape& shape = shapes_[number];
-    if (number == worker.shape || shape.wished == 0 || !shape.ready.first()) continue;
-    end = std::min(end, std::max(worker.idle_since_ns, shape.wished_since_ns) + kGiveWayNs);
+    if (number == worker.shape || shape.requested == 0 || !shape.ready.first()) continue;
+    end = std::min(end, std::max(worker.idle_since_ns, shape.requested_since_ns) + kGiveWayNs);
   }
   return end;
 }

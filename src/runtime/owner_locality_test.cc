@@ -12,7 +12,7 @@
 namespace weft::core {
 namespace {
 
-using Wishes = std::vector<std::string>;
+using Requests = std::vector<std::string>;
 const std::string kAnywhere;  // what a shape without placement says
 const std::string kName = "f";
 constexpr uint64_t kMegabyte = uint64_t{1} << 20;
@@ -46,8 +46,8 @@ class OwnerLocality : public testing::Test {
     owner_.Submit({.what = What(amounts_), .dependencies = std::move(arguments)}, 0, returns, actions_);
   }
   // The placements of the leases that were asked for since the last time.
-  Wishes Asked() {
-    Wishes asked;
+  Requests Asked() {
+    Requests asked;
     for (const Action& action : std::exchange(actions_, {})) {
       if (action.kind != ActionKind::kRequestLeases) continue;
       asked.emplace_back(PlacementOf(owner_.shape(static_cast<uint32_t>(action.worker))));
@@ -63,31 +63,31 @@ class OwnerLocality : public testing::Test {
 
 TEST_F(OwnerLocality, WithoutLargeArgumentsElsewhereAnyLeaseWillDo) {
   Submit({Inline(), Stored(1, 100 * kMegabyte), Stored(2, kMegabyte / 2)});
-  EXPECT_EQ(Asked(), Wishes{kAnywhere});
+  EXPECT_EQ(Asked(), Requests{kAnywhere});
 }
 
 TEST_F(OwnerLocality, TasksGoWhereMostBytesAre) {
   Submit({Stored(2, 2 * kMegabyte), Stored(3, 5 * kMegabyte), Stored(2, 4 * kMegabyte)});
-  EXPECT_EQ(Asked(), Wishes{"~near:2"});
+  EXPECT_EQ(Asked(), Requests{"~near:2"});
   Submit({Stored(2, 2 * kMegabyte), Stored(3, 5 * kMegabyte)});
-  EXPECT_EQ(Asked(), Wishes{"~near:3"});
+  EXPECT_EQ(Asked(), Requests{"~near:3"});
 }
 
 TEST_F(OwnerLocality, WhatIsHereCountsToo) {
   Submit({Stored(1, 4 * kMegabyte), Stored(2, 4 * kMegabyte)});
-  EXPECT_EQ(Asked(), Wishes{kAnywhere});
+  EXPECT_EQ(Asked(), Requests{kAnywhere});
   Object* copied = Stored(2, 4 * kMegabyte);
   owner_.WantHere(copied, actions_);
   owner_.Brought(copied, copied->value.location(), Location{SegmentId{On(1, 0).value}, 0, 4 * kMegabyte, 1}, actions_);
   Submit({copied});
-  EXPECT_EQ(Asked(), Wishes{});  // the first wish stands for both
+  EXPECT_EQ(Asked(), Requests{});  // the first request stands for both
   EXPECT_EQ(owner_.ready_tasks(), 2u);
 }
 
 TEST_F(OwnerLocality, WhoeverSaysWhereIsNotContradicted) {
   AddPlacement(amounts_, Placement{.spread = true});
   Submit({Stored(2, 8 * kMegabyte)});
-  EXPECT_EQ(Asked(), Wishes{"~spread"});
+  EXPECT_EQ(Asked(), Requests{"~spread"});
 }
 
 TEST_F(OwnerLocality, TheLeaseOfThatShapeRunsIt) {
@@ -123,7 +123,7 @@ TEST_F(OwnerLocality, AWorkerThatIsThereAlreadyWillDo) {
   EXPECT_EQ(actions_.back().worker, 1);
 }
 
-TEST_F(OwnerLocality, AnIdleLeaseGivesWayToAWishThatIsNotGranted) {
+TEST_F(OwnerLocality, AnIdleLeaseGivesWayToARequestThatIsNotGranted) {
   constexpr int64_t kMs = 1'000'000;
   Submit({});
   const uint32_t plain = static_cast<uint32_t>(actions_.back().worker);
@@ -135,7 +135,7 @@ TEST_F(OwnerLocality, AnIdleLeaseGivesWayToAWishThatIsNotGranted) {
   actions_.clear();
   std::vector<Object*> returns;
   owner_.Submit({.what = What(amounts_)}, 5 * kMs, returns, actions_);
-  EXPECT_EQ(Asked(), Wishes{kAnywhere});
+  EXPECT_EQ(Asked(), Requests{kAnywhere});
   EXPECT_EQ(owner_.NextUrgentTick(), 7 * kMs);
   owner_.Tick(6 * kMs, actions_);
   EXPECT_TRUE(actions_.empty()) << "it may be granted yet";
@@ -146,7 +146,7 @@ TEST_F(OwnerLocality, AnIdleLeaseGivesWayToAWishThatIsNotGranted) {
 
 TEST_F(OwnerLocality, ManyNodesDoNotMakeShapesWithoutEnd) {
   for (uint32_t node = 2; node < 1000; ++node) Submit({Stored(node, 8 * kMegabyte)});
-  const Wishes asked = Asked();
+  const Requests asked = Asked();
   EXPECT_EQ(std::count(asked.begin(), asked.end(), kAnywhere), 1 + 4);  // told again when it has grown fourfold
   EXPECT_EQ(std::ssize(asked) - std::count(asked.begin(), asked.end(), kAnywhere), 128);
 }

@@ -42,7 +42,7 @@ Object* Owner::Find(ObjectId id) {
   return it == borrowed_.end() ? nullptr : it->second;
 }
 
-Object* Owner::Receive(ObjectId id, uint32_t mentions) {
+Object* Owner::Receive(ObjectId id, uint32_t registrations) {
   Object* object = Find(id);
   if (!object) {
     if (id.owner == self_ || !id) return nullptr;
@@ -54,7 +54,7 @@ Object* Owner::Receive(ObjectId id, uint32_t mentions) {
       object->value.SetBytes(ValueKind::kSystemError, OwnerDied(dead_.How(id.owner)));
     }
   }
-  if (object->borrowed) object->mentions += mentions;
+  if (object->borrowed) object->registrations += registrations;
   object->local_references.fetch_add(1, std::memory_order_relaxed);
   return object;
 }
@@ -83,8 +83,9 @@ void Owner::Free(Object* object, Actions& out) {
     return;
   }
   if (object->borrowed) {
-    if (object->mentions > 0 && !dead_.Contains(object->id.owner)) {
-      out.push_back({.kind = ActionKind::kGiveBack, .process = self_, .number = object->mentions, .id = object->id});
+    if (object->registrations > 0 && !dead_.Contains(object->id.owner)) {
+      out.push_back(
+          {.kind = ActionKind::kRemoveBorrower, .process = self_, .number = object->registrations, .id = object->id});
     }
     borrowed_.erase(object->id);
     if (!held_of_dead_.empty()) EndHold(object->id, out);
@@ -95,7 +96,7 @@ void Owner::Free(Object* object, Actions& out) {
                           object->borrowers->contains(workers_[object->actor->worker].process);
     // An actor that knows itself does not keep itself.
     if (object->borrowers && !object->borrowers->empty() && !only_by_itself) {
-      // A negative count is a mention still on its way from the process that handed the reference on.
+      // A negative count: a registration is still on its way from the process that handed the reference on.
       if (!(faults.free_one_borrower_early && object->borrowers->size() == 1)) return;
     }
     if (object->lineage_holds > 0) return DropValue(object, out);
@@ -219,13 +220,13 @@ void Owner::CameWithTask(Object* object, const Location& of, const Location& pla
   if (object->resolved() && !object->here()) object->place.store(Place::kCopied, std::memory_order_release);
 }
 
-void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
+void Owner::AddBorrower(Object* object, ProcessId receiver, Actions& out) {
   if (object->id.owner == receiver && receiver == self_) Hold(object);  // returned by an actor to itself: see Replied
   if (object->id.owner == receiver || IsDead(receiver)) return;
   if (object->borrowed) {
     if (dead_.Contains(object->id.owner)) return;
     object->handed_on = true;
-    out.push_back({.kind = ActionKind::kMention, .process = receiver, .number = 1, .id = object->id});
+    out.push_back({.kind = ActionKind::kAddBorrower, .process = receiver, .number = 1, .id = object->id});
   } else {
     if (!object->borrowers) object->borrowers = new std::map<ProcessId, int64_t>();
     if (++(*object->borrowers)[receiver] == 0) object->borrowers->erase(receiver);
@@ -233,18 +234,18 @@ void Owner::Mention(Object* object, ProcessId receiver, Actions& out) {
   }
 }
 
-void Owner::Unmention(Object* object, ProcessId receiver, Actions& out) {
+void Owner::RemoveBorrower(Object* object, ProcessId receiver, Actions& out) {
   if (object->id.owner == receiver) return;
   if (object->borrowed) {
     if (dead_.Contains(object->id.owner)) return;
     // Even of a dead receiver: its owner may be younger than that death and never hear of it.
-    out.push_back({.kind = ActionKind::kGiveBack, .process = receiver, .number = 1, .id = object->id});
+    out.push_back({.kind = ActionKind::kRemoveBorrower, .process = receiver, .number = 1, .id = object->id});
   } else if (!IsDead(receiver)) {
-    BorrowerMentioned(object->id, receiver, -1, out);
+    BorrowsChanged(object->id, receiver, -1, out);
   }
 }
 
-void Owner::BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Actions& out) {
+void Owner::BorrowsChanged(ObjectId id, ProcessId borrower, int64_t count, Actions& out) {
   Object* object = Find(id);
   if (!object || object->borrowed || IsDead(borrower)) return;
   if (!object->borrowers) object->borrowers = new std::map<ProcessId, int64_t>();
@@ -257,24 +258,24 @@ void Owner::BorrowerMentioned(ObjectId id, ProcessId borrower, int64_t count, Ac
   }
 }
 
-void Owner::SendTo(Object* object, ProcessId asker, Actions& out) {
+void Owner::SendTo(Object* object, ProcessId requester, Actions& out) {
   if (object->contained) {
-    for (Object* inner : *object->contained) Mention(inner, asker, out);
+    for (Object* inner : *object->contained) AddBorrower(inner, requester, out);
   }
-  Hold(object);  // until it was sent: the asker may have given it back meanwhile, and nobody else may want it
-  out.push_back({.kind = ActionKind::kSendValue, .object = object, .process = asker, .id = object->id});
+  Hold(object);  // until it is sent: the requester may give it back meanwhile, and nobody else may want it
+  out.push_back({.kind = ActionKind::kSendValue, .object = object, .process = requester, .id = object->id});
 }
 
-void Owner::ValueAsked(ObjectId id, ProcessId asker, Actions& out) {
-  if (IsDead(asker)) return;
+void Owner::ValueAsked(ObjectId id, ProcessId requester, Actions& out) {
+  if (IsDead(requester)) return;
   Object* object = Find(id);
   if (!object || object->borrowed) {
-    out.push_back({.kind = ActionKind::kSendValue, .object = nullptr, .process = asker, .id = id});
+    out.push_back({.kind = ActionKind::kSendValue, .object = nullptr, .process = requester, .id = id});
   } else if (object->resolved()) {
-    SendTo(object, asker, out);
+    SendTo(object, requester, out);
   } else {
-    if (!object->askers) object->askers = new std::vector<ProcessId>();
-    object->askers->push_back(asker);
+    if (!object->requesters) object->requesters = new std::vector<ProcessId>();
+    object->requesters->push_back(requester);
     Seek(object, out);
     Settle(out);
   }
@@ -339,12 +340,12 @@ void Owner::Announce(Object* object, Actions& out) {
   } else if (object->awaited()) {
     out.push_back({.kind = ActionKind::kResolved, .object = object});
   }
-  if (object->askers) {
-    for (ProcessId asker : *object->askers) {
-      if (!IsDead(asker)) SendTo(object, asker, out);
+  if (object->requesters) {
+    for (ProcessId requester : *object->requesters) {
+      if (!IsDead(requester)) SendTo(object, requester, out);
     }
-    delete object->askers;
-    object->askers = nullptr;
+    delete object->requesters;
+    object->requesters = nullptr;
   }
   if (object->dependents) {
     std::unique_ptr<std::vector<Task*>> dependents(object->dependents);

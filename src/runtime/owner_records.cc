@@ -43,7 +43,7 @@ Object::~Object() {
   delete dependents;
   delete contained;
   delete borrowers;
-  delete askers;
+  delete requesters;
   delete copy;
   if (former) {
     for (const Former& each : *former) delete each.contained;

@@ -19,9 +19,9 @@ TEST(Owner, BorrowersGoWithTheirNode) {
   t.Grant(kWorker, 7);
   t.Actions();
   t.Reply(kWorker, "a");
-  const ProcessId far{(uint64_t{9} << 32) + 5}, farther{(uint64_t{10} << 32) + 5};
-  t.owner.BorrowerMentioned(id, far, 1, t.actions);
-  t.owner.BorrowerMentioned(id, farther, 1, t.actions);
+  const ProcessId remote{(uint64_t{9} << 32) + 5}, other_remote{(uint64_t{10} << 32) + 5};
+  t.owner.BorrowsChanged(id, remote, 1, t.actions);
+  t.owner.BorrowsChanged(id, other_remote, 1, t.actions);
   t.Drop(a);
   t.owner.ProcessDied(DaemonOf(NodeNumber{10}), "was lost with its node", t.now, t.actions);
   EXPECT_NE(t.owner.Find(id), nullptr);
@@ -37,12 +37,12 @@ TEST(Owner, ABorrowerOfALostNodeIsNotCountedLater) {
   t.Actions();
   t.Reply(kWorker, "a");
   t.owner.ProcessDied(DaemonOf(NodeNumber{9}), "was lost with its node", t.now, t.actions);
-  t.owner.BorrowerMentioned(id, ProcessId{(uint64_t{9} << 32) + 5}, 1, t.actions);
+  t.owner.BorrowsChanged(id, ProcessId{(uint64_t{9} << 32) + 5}, 1, t.actions);
   t.Drop(a);
   EXPECT_EQ(t.owner.Find(id), nullptr);
 }
 
-TEST(Owner, ATaskIsWishedForPushedAndResolved) {
+TEST(Owner, ATaskGetsALeaseIsPushedAndResolved) {
   Transcript t;
   Object* a = t.Submit("a");
   EXPECT_EQ(t.Actions(), "request 1");
@@ -190,7 +190,7 @@ TEST(Owner, WhatAnActorReturnsToItselfIsKeptUntilItsReplyIsRead) {
   Object* a = t.Call(handle, "a", {mine});
   EXPECT_EQ(t.Actions(), "push a to 1");
   ObjectId id = mine->id;
-  t.owner.Mention(mine, kSelf, t.actions);
+  t.owner.AddBorrower(mine, kSelf, t.actions);
   t.Drop(mine);
   t.Reply(kSelf, "a", ReplyKind::kValues, {id});
   ASSERT_EQ(t.owner.Find(id), mine);
@@ -261,7 +261,7 @@ TEST(Owner, AnIdleLeaseGoesBackAfterAWhile) {
   EXPECT_EQ(t.owner.NextTick(), 0);
 }
 
-TEST(Owner, AWishIsWithdrawnWhenNothingIsLeftToRun) {
+TEST(Owner, ALeaseRequestIsWithdrawnWhenNothingIsLeftToRun) {
   Transcript t;
   t.Submit("a");
   t.Submit("b");
@@ -292,7 +292,7 @@ TEST(Owner, ADependentIsQueuedBehindItsProducer) {
 }
 
 // Else it would come back again and again, and whoever it was recalled for would never get it.
-TEST(Owner, ALeaseThatCouldNotBeUsedIsNotWishedForAtOnce) {
+TEST(Owner, ALeaseThatCouldNotBeUsedIsNotRequestedAtOnce) {
   Transcript t;
   Object* a = t.Submit("a");
   Object* b = t.Submit("b", {a});  // cannot go elsewhere
@@ -407,7 +407,7 @@ TEST(Owner, ARecalledLeaseIsReturnedAfterTheRunningTask) {
   EXPECT_EQ(t.Actions(), "revoke a; revoke b");
   t.Revoked("a", false);
   t.Revoked("b", true);
-  EXPECT_EQ(t.Actions(), "");  // the wish of the beginning still stands for b
+  EXPECT_EQ(t.Actions(), "");  // the first request still stands for b
   t.Reply(kWorker, "a");
   EXPECT_EQ(t.Actions(), "return lease 7");
 }
@@ -522,7 +522,7 @@ TEST(Owner, ARefusedPushWaitsForAResultOrForTick) {
   EXPECT_EQ(t.Actions(), "push a to 2");
 }
 
-TEST(Owner, AGrantOnAWorkerThatIsKnownToBeDeadRenewsTheWish) {
+TEST(Owner, AGrantOnAWorkerThatIsKnownToBeDeadRenewsTheRequest) {
   Transcript t;
   t.Drop(t.Submit("a"));
   t.Grant(kWorker, 7);
@@ -560,47 +560,47 @@ TEST(Owner, AnObjectLivesAsLongAsSomebodyBorrowsIt) {
   Transcript t;
   Object* a = t.Put("value");
   ObjectId id = a->id;
-  // A return may arrive before the mention that it returns.
-  t.owner.BorrowerMentioned(id, kWorker, -1, t.actions);
+  // A registration may be given back before it has arrived.
+  t.owner.BorrowsChanged(id, kWorker, -1, t.actions);
   t.Drop(a);
   EXPECT_NE(t.owner.Find(id), nullptr);
-  t.owner.BorrowerMentioned(id, kWorker, 2, t.actions);
+  t.owner.BorrowsChanged(id, kWorker, 2, t.actions);
   EXPECT_NE(t.owner.Find(id), nullptr);
-  t.owner.BorrowerMentioned(id, kWorker, -1, t.actions);
+  t.owner.BorrowsChanged(id, kWorker, -1, t.actions);
   EXPECT_EQ(t.owner.Find(id), nullptr);
 }
 
-TEST(Owner, ADeadBorrowerIsForgottenAlsoIfItIsMentionedLater) {
+TEST(Owner, ADeadBorrowerIsForgottenEvenIfItIsRegisteredLater) {
   Transcript t;
   Object* a = t.Put("value");
   ObjectId id = a->id;
-  t.owner.BorrowerMentioned(id, kWorker, 1, t.actions);
+  t.owner.BorrowsChanged(id, kWorker, 1, t.actions);
   t.Drop(a);
   t.owner.ProcessDied(kWorker, "was killed", t.now, t.actions);
   EXPECT_EQ(t.owner.Find(id), nullptr);
   Object* b = t.Put("value");
   ObjectId other = b->id;
-  t.owner.BorrowerMentioned(other, kWorker, 1, t.actions);
+  t.owner.BorrowsChanged(other, kWorker, 1, t.actions);
   t.Drop(b);
   EXPECT_EQ(t.owner.Find(other), nullptr);
 }
 
-TEST(Owner, WhatATaskTakesAlongIsMentionedAndTakenBackWithIt) {
+TEST(Owner, TheWorkerIsRegisteredForWhatATaskTakesAndNoLongerWhenItIsTakenBack) {
   Transcript t;
   Object* borrowed = t.owner.Receive({kThird, 5}, 1);
   t.Submit("a", {}, {borrowed});
   t.Actions();
   t.Grant(kWorker, 7);
-  EXPECT_EQ(t.Actions(), "mention 2 to 4; push a to 2");
+  EXPECT_EQ(t.Actions(), "register 2 at 4; push a to 2");
   t.Reply(kWorker, "a", ReplyKind::kHandedBack);
-  EXPECT_EQ(t.Actions(), "give back 1 of 2 to 4; mention 2 to 4; push a to 2");
+  EXPECT_EQ(t.Actions(), "give back 1 of 2 to 4; register 2 at 4; push a to 2");
   t.Reply(kWorker, "a");
-  EXPECT_EQ(t.Actions(), "");  // the worker has taken the mention over
+  EXPECT_EQ(t.Actions(), "");  // the worker has taken the registration over
   t.Drop(borrowed);
   EXPECT_EQ(t.Actions(), "give back 1 of 1 to 4");
 }
 
-TEST(Owner, AMentionIsTakenBackAlsoForADeadWorker) {
+TEST(Owner, ARegistrationIsTakenBackEvenForADeadWorker) {
   Transcript t;
   Object* borrowed = t.owner.Receive({kThird, 5}, 1);
   t.Submit("a", {}, {borrowed});
@@ -618,9 +618,9 @@ TEST(Owner, AValueIsSentToWhoAskedEvenIfNobodyWantsItAnyMore) {
   ObjectId id = a->id;
   t.Grant(kWorker, 7);
   t.Actions();
-  t.owner.BorrowerMentioned(id, kOther, 1, t.actions);
+  t.owner.BorrowsChanged(id, kOther, 1, t.actions);
   t.owner.ValueAsked(id, kOther, t.actions);
-  t.owner.BorrowerMentioned(id, kOther, -1, t.actions);
+  t.owner.BorrowsChanged(id, kOther, -1, t.actions);
   t.Drop(a);
   t.Reply(kWorker, "a");
   EXPECT_NE(t.owner.Find(id), nullptr);  // until it was sent
@@ -794,8 +794,8 @@ TEST(Owner, ReferencesInsideAValueLiveWithIt) {
   t.owner.ValueAsked(outer->id, kWorker, t.actions);
   EXPECT_EQ(t.Actions(), "send value to 2");
   t.Drop(outer);
-  EXPECT_NE(t.owner.Find(inner_id), nullptr);  // 2 was mentioned for it
-  t.owner.BorrowerMentioned(inner_id, kWorker, -1, t.actions);
+  EXPECT_NE(t.owner.Find(inner_id), nullptr);  // 2 is registered for it
+  t.owner.BorrowsChanged(inner_id, kWorker, -1, t.actions);
   EXPECT_EQ(t.owner.Find(inner_id), nullptr);
 }
 
@@ -816,9 +816,9 @@ TEST(OwnerElsewhere, AResultOfAnotherNodeIsBroughtWhenSomebodyLooksAtIt) {
   Transcript t;
   Object* a = t.Submit("a");
   Object* b = t.Submit("b", {a});
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
-  ReplyStored(t, kFarWorker, "a", kFar);
+  ReplyStored(t, kRemoteWorker, "a", kRemotePlace);
   EXPECT_TRUE(a->resolved());
   EXPECT_FALSE(a->here());
   EXPECT_FALSE(a->settled());
@@ -827,15 +827,15 @@ TEST(OwnerElsewhere, AResultOfAnotherNodeIsBroughtWhenSomebodyLooksAtIt) {
   t.owner.WantHere(a, t.actions);
   t.owner.WantHere(a, t.actions);
   EXPECT_EQ(t.Actions(), "bring 640");
-  t.owner.Brought(a, kFar, kCopy, t.actions);
+  t.owner.Brought(a, kRemotePlace, kCopy, t.actions);
   EXPECT_EQ(t.Actions(), "resolved");
   EXPECT_TRUE(a->here());
   EXPECT_EQ(a->copy->place, kCopy);
-  EXPECT_EQ(a->value.location(), kFar) << "others are told where it lies";
+  EXPECT_EQ(a->value.location(), kRemotePlace) << "others are told where it lies";
   --a->waiters;
   t.Drop(a);
   EXPECT_EQ(t.Actions(), "") << "a task takes it";
-  t.Reply(kFarWorker, "b");
+  t.Reply(kRemoteWorker, "b");
   EXPECT_EQ(t.Actions(), "free at 640; let go of 640");
   t.Drop(b);
 }
@@ -843,14 +843,14 @@ TEST(OwnerElsewhere, AResultOfAnotherNodeIsBroughtWhenSomebodyLooksAtIt) {
 TEST(OwnerElsewhere, WhatIsAwaitedIsBroughtAsSoonAsItIsKnownWhere) {
   Transcript t;
   Object* a = t.Submit("a");
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
   ++a->callbacks;
   t.owner.WantHere(a, t.actions);
   EXPECT_EQ(t.Actions(), "");
-  ReplyStored(t, kFarWorker, "a", kFar);
+  ReplyStored(t, kRemoteWorker, "a", kRemotePlace);
   EXPECT_EQ(t.Actions(), "bring 640") << "and nobody is called yet";
-  t.owner.Brought(a, kFar, kCopy, t.actions);
+  t.owner.Brought(a, kRemotePlace, kCopy, t.actions);
   EXPECT_EQ(t.Actions(), "resolved");
   --a->callbacks;
   t.Drop(a);
@@ -860,72 +860,74 @@ TEST(OwnerElsewhere, WhatIsAwaitedIsBroughtAsSoonAsItIsKnownWhere) {
 TEST(OwnerElsewhere, WhatIsLostIsAskedForAgainByTheNextWhoWantsIt) {
   Transcript t;
   const std::string error = "ObjectLostError\ngone";
-  Object* a = t.owner.Receive({kFarOther, 3}, 1);
+  Object* a = t.owner.Receive({kRemoteOther, 3}, 1);
   ++a->waiters;
   t.owner.WantHere(a, t.actions);
-  EXPECT_EQ(t.Actions(), "fetch from " + std::to_string(kFarOther.value));
-  t.owner.ValueReceived(a->id, {.kind = ValueKind::kStored, .bytes = {}, .location = kFar, .contained = {}}, t.actions);
+  EXPECT_EQ(t.Actions(), "fetch from " + std::to_string(kRemoteOther.value));
+  t.owner.ValueReceived(a->id, {.kind = ValueKind::kStored, .bytes = {}, .location = kRemotePlace, .contained = {}},
+                        t.actions);
   EXPECT_EQ(t.Actions(), "bring 640");
-  t.owner.NotBrought(a, kFar, &error, false, t.actions);
+  t.owner.NotBrought(a, kRemotePlace, &error, false, t.actions);
   EXPECT_EQ(t.Actions(), "resolved");
   EXPECT_TRUE(a->settled());
   EXPECT_FALSE(a->here());
   t.owner.WantHere(a, t.actions);
   EXPECT_EQ(t.Actions(), "bring 640");
   EXPECT_FALSE(a->settled());
-  t.owner.Brought(a, kFar, kCopy, t.actions);
+  t.owner.Brought(a, kRemotePlace, kCopy, t.actions);
   EXPECT_TRUE(a->here());
   --a->waiters;
   t.Actions();
   t.Drop(a);
-  EXPECT_EQ(t.Actions(), "give back 1 of 1 to " + std::to_string(kFarOther.value) + "; let go of 640");
+  EXPECT_EQ(t.Actions(), "give back 1 of 1 to " + std::to_string(kRemoteOther.value) + "; let go of 640");
 }
 
 TEST(OwnerElsewhere, WhatNobodyWantsAnyMoreIsNotBrought) {
   Transcript t;
   Object* a = t.Submit("a");
-  t.Grant(kFarWorker, 7);
+  t.Grant(kRemoteWorker, 7);
   t.Actions();
   t.owner.WantHere(a, t.actions);
   t.Drop(a);
-  ReplyStored(t, kFarWorker, "a", kFar);
+  ReplyStored(t, kRemoteWorker, "a", kRemotePlace);
   EXPECT_EQ(t.Actions(), "free at 640");
 }
 
 TEST(OwnerElsewhere, ACopyThatCameWithATaskServesGetToo) {
   Transcript t;
-  Object* a = t.owner.Receive({kFarOther, 3}, 1);
-  t.owner.CameWithTask(a, kFar, kCopy);
+  Object* a = t.owner.Receive({kRemoteOther, 3}, 1);
+  t.owner.CameWithTask(a, kRemotePlace, kCopy);
   EXPECT_FALSE(a->resolved());
   t.owner.WantHere(a, t.actions);
-  EXPECT_EQ(t.Actions(), "fetch from " + std::to_string(kFarOther.value));
-  t.owner.ValueReceived(a->id, {.kind = ValueKind::kStored, .bytes = {}, .location = kFar, .contained = {}}, t.actions);
+  EXPECT_EQ(t.Actions(), "fetch from " + std::to_string(kRemoteOther.value));
+  t.owner.ValueReceived(a->id, {.kind = ValueKind::kStored, .bytes = {}, .location = kRemotePlace, .contained = {}},
+                        t.actions);
   EXPECT_EQ(t.Actions(), "");
   EXPECT_TRUE(a->here());
   t.Drop(a);
-  EXPECT_EQ(t.Actions(), "give back 1 of 1 to " + std::to_string(kFarOther.value) + "; let go of 640");
+  EXPECT_EQ(t.Actions(), "give back 1 of 1 to " + std::to_string(kRemoteOther.value) + "; let go of 640");
 }
 
 TEST(OwnerElsewhere, WhatOtherNodesHaveBorrowedIsFreedEverywhere) {
-  for (bool by_mention : {false, true}) {
+  for (bool by_handing_on : {false, true}) {
     Transcript t;
     Object* near = t.owner.NewOwned();
-    Object* far = t.owner.NewOwned();
+    Object* remote = t.owner.NewOwned();
     t.owner.Resolve(near, ValueKind::kStored, {}, {{kSelf.value}, 64, 10, 1}, {}, t.actions);
-    t.owner.Resolve(far, ValueKind::kStored, {}, {{kSelf.value}, 128, 10, 2}, {}, t.actions);
-    if (by_mention) {
-      t.owner.Mention(near, kOther, t.actions);
-      t.owner.Mention(far, kFarOther, t.actions);
+    t.owner.Resolve(remote, ValueKind::kStored, {}, {{kSelf.value}, 128, 10, 2}, {}, t.actions);
+    if (by_handing_on) {
+      t.owner.AddBorrower(near, kOther, t.actions);
+      t.owner.AddBorrower(remote, kRemoteOther, t.actions);
     } else {
-      t.owner.BorrowerMentioned(near->id, kOther, 1, t.actions);
-      t.owner.BorrowerMentioned(far->id, kFarOther, 1, t.actions);
+      t.owner.BorrowsChanged(near->id, kOther, 1, t.actions);
+      t.owner.BorrowsChanged(remote->id, kRemoteOther, 1, t.actions);
     }
-    const ObjectId near_id = near->id, far_id = far->id;
+    const ObjectId near_id = near->id, remote_id = remote->id;
     t.Drop(near);
-    t.Drop(far);
+    t.Drop(remote);
     EXPECT_EQ(t.Actions(), "");
-    t.owner.BorrowerMentioned(near_id, kOther, -1, t.actions);
-    t.owner.BorrowerMentioned(far_id, kFarOther, -1, t.actions);
+    t.owner.BorrowsChanged(near_id, kOther, -1, t.actions);
+    t.owner.BorrowsChanged(remote_id, kRemoteOther, -1, t.actions);
     EXPECT_EQ(t.Actions(), "free at 64; free at 128 everywhere");
   }
 }

@@ -153,10 +153,10 @@ class Transcript {
           text.append("end hold of ").append(std::to_string(action.id.index));
           text.append(" of ").append(process(action.id.owner));
           break;
-        case ActionKind::kMention:
-          text.append("mention ").append(process(action.process)).append(" to ").append(process(action.id.owner));
+        case ActionKind::kAddBorrower:
+          text.append("register ").append(process(action.process)).append(" at ").append(process(action.id.owner));
           break;
-        case ActionKind::kGiveBack:
+        case ActionKind::kRemoveBorrower:
           text.append("give back ")
               .append(std::to_string(action.number))
               .append(" of ")
@@ -205,8 +205,8 @@ class Transcript {
 inline std::string Text(const Object* object) { return std::string(object->value.bytes()); }
 
 // Processes are on no node in particular, the number 0; these are elsewhere.
-inline constexpr ProcessId kFarWorker{uint64_t{2} << 32 | 1}, kFarOther{uint64_t{2} << 32 | 2};
-inline constexpr Location kFar{{kFarWorker.value}, 640, 100'000, 77};
+inline constexpr ProcessId kRemoteWorker{uint64_t{2} << 32 | 1}, kRemoteOther{uint64_t{2} << 32 | 2};
+inline constexpr Location kRemotePlace{{kRemoteWorker.value}, 640, 100'000, 77};
 inline constexpr Location kCopy{{9}, 1280, 100'000, 5};
 
 inline void ReplyStored(Transcript& t, ProcessId worker, const std::string& name, const Location& location) {

@@ -185,7 +185,7 @@ void Runtime::Stop() {
   {
     std::lock_guard lock(mutex_);
     if (running && !stopped() && !is_worker_) {
-      Send(Farewell{});
+      Send(CloseSession{});
       leave_by_ns_ = NowNs() + kLeaveNs;
     }
     stopped_.store(true, std::memory_order_release);
@@ -402,7 +402,7 @@ Object* Runtime::FindLocked(ObjectId id) {
   // A reference captured by a function, which its definer holds for good: register with the owner ourselves.
   object = owner_->Receive(id, 1);
   if (!object->resolved()) {
-    Route(id.owner, {.kind = PeerMessageKind::kMention, .id = id, .process = self(), .count = 1});
+    Route(id.owner, {.kind = PeerMessageKind::kAddBorrower, .id = id, .process = self(), .count = 1});
   }
   return object;
 }

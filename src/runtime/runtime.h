@@ -441,20 +441,20 @@ class Runtime {
   ProcessFact FactOfSelf();
   void BeginPass(Inquiry& inquiry, std::unique_ptr<WaitGraph> graph);
   void Continue(Inquiry& inquiry);  // asks what can be asked; judges when all is answered
-  void AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request);
+  void AnswerWhy(ProcessId requester, ObjectId subject, uint64_t request);
   void WhyAnswered(uint64_t request, ObjectId subject, std::string_view fact);
   void ShapeAnswered(uint64_t request, std::string_view fact);
   void AbandonInquiries();  // somebody died, and may owe an answer
-  // A detached actor of this worker is entrusted to the driver; and there, kept.
-  void EntrustActor(Object* handle);
+  // Hands a detached actor of this worker over to the driver, which keeps it.
+  void HandOverToDriver(Object* handle);
   void KeepActor(ProcessId creator, ObjectId actor, std::string_view record);
-  // In a cluster, a detached actor is entrusted to the head, for good.
+  // In a cluster: hands a detached actor over to the head, for good.
   Result<FoundActor> CreateDetached(const ActorRequest& request, const GiveUp& give_up);
   static std::string WhyNotKept(std::span<Object* const> contained);
-  void Entrust(ObjectId actor, const TaskTemplate& what, std::string_view arguments,
-               std::span<Object* const> dependencies);
+  void HandOverToHead(ObjectId actor, const TaskTemplate& what, std::string_view arguments,
+                      std::span<Object* const> dependencies);
   bool StandInIsReady(ObjectId id);
-  void EntrustReady();
+  void HandOverReady();
   template <class Answer>
   Result<Answer> AwaitAnswer(std::unique_lock<std::mutex>& lock, std::unordered_map<uint64_t, Answer>& answers,
                              uint64_t question, const GiveUp& give_up);
@@ -475,7 +475,7 @@ class Runtime {
   }
   int64_t SpinLimitNs() const {
     auto* poller = stream_poller_.load(std::memory_order_relaxed);
-    return poller && poller->WaiterReads() ? SpinGate::kFarSpinNs : SpinGate::kSpinNs;
+    return poller && poller->WaiterReads() ? SpinGate::kRemoteSpinNs : SpinGate::kSpinNs;
   }
   bool ReadStreams() {
     auto* poller = stream_poller_.load(std::memory_order_relaxed);
@@ -531,15 +531,15 @@ class Runtime {
   std::set<uint64_t> orphans_held_;                 // questions that were answered
   std::set<std::string> shared_libraries_;          // by the identity of the library: the daemon knows of it
   std::unordered_map<uint64_t, Object*> given_up_;  // questions, with the handle that was to be created
-  struct Entrusting {
+  struct ActorToHandOver {
     ObjectId actor;
     const TaskTemplate* what = nullptr;
     std::string arguments;
     std::vector<Object*> dependencies;  // with a reference each
     std::string why, error;             // it cannot be
   };
-  std::map<ObjectId, ObjectId> stand_ins_;  // for detached actors that wait for arguments
-  std::vector<Entrusting> entrusting_;      // for the background thread
+  std::map<ObjectId, ObjectId> stand_ins_;     // for detached actors that wait for arguments
+  std::vector<ActorToHandOver> to_hand_over_;  // for the background thread
   struct Events {
     std::deque<RuntimeEvent> queue;
     bool ended = false;                // nothing more will come

@@ -13,7 +13,7 @@ namespace {
 thread_local uint64_t t_execution = 0;
 
 // What fits into one message beside everything else (kMaxMessageBytes).
-constexpr size_t kMaxEntrusted = 3 << 20;
+constexpr size_t kMaxHandedOver = 3 << 20;
 // What the home of a detached actor keeps of it must fit into frames of a ring.
 constexpr size_t kMaxKept = 240'000;
 // How often somebody who waits for the daemon looks whether a signal wants handling.
@@ -71,7 +71,7 @@ Result<Runtime::FoundActor> Runtime::CreateActor(const ActorRequest& request, co
       return FoundActor{FindReference(answer->actor), std::move(answer->metadata)};
     }
   }
-  if (request.detached && request.max_restarts != 0 && self() != welcome_.driver) EntrustActor(handle);
+  if (request.detached && request.max_restarts != 0 && self() != welcome_.driver) HandOverToDriver(handle);
   NotifyPeers(lock);
   return FoundActor{handle, {}};
 }
@@ -104,7 +104,7 @@ Result<Runtime::FoundActor> Runtime::CreateDetached(const ActorRequest& request,
                          .metadata = request.metadata});
   Result<ActorAnswer> answer = AwaitAnswer(lock, actor_answers_, question, give_up);
   if (!answer) {
-    if (answer.error().kind == ErrorKind::kTimeout) given_up_[question] = nullptr;  // it is never entrusted
+    if (answer.error().kind == ErrorKind::kTimeout) given_up_[question] = nullptr;  // it is never handed over
     return answer.error();
   }
   if (!answer->error.empty()) return Error{ErrorKind::kInvalid, answer->error};
@@ -118,7 +118,7 @@ Result<Runtime::FoundActor> Runtime::CreateDetached(const ActorRequest& request,
                                  [](const Object* object) { return object->resolved(); });
   if (ready) {
     lock.unlock();
-    Entrust(id, *request.constructor, request.arguments, request.dependencies);
+    HandOverToHead(id, *request.constructor, request.arguments, request.dependencies);
     Flush();
     return FoundActor{handle, {}};
   }
@@ -147,9 +147,9 @@ std::string Runtime::WhyNotKept(std::span<Object* const> contained) {
 }
 
 // Without the lock. All dependencies are resolved.
-void Runtime::Entrust(ObjectId actor, const TaskTemplate& what, std::string_view arguments,
-                      std::span<Object* const> dependencies) {
-  core::EntrustActor message{.actor = actor, .recipe = "", .why = "", .error = ""};
+void Runtime::HandOverToHead(ObjectId actor, const TaskTemplate& what, std::string_view arguments,
+                             std::span<Object* const> dependencies) {
+  core::HandOverActor message{.actor = actor, .recipe = "", .why = "", .error = ""};
   ActorRecipe recipe{.key = what.function->key,
                      .function_name = what.function->name,
                      .body = what.function->body,
@@ -216,47 +216,47 @@ bool Runtime::StandInIsReady(ObjectId id) {
   if (found == stand_ins_.end()) return false;
   Object* stand_in = owner_->Find(id);
   const Actor& actor = *owner_->ActorOf(stand_in);
-  Entrusting entrusting{found->second, actor.creation, "", {}, actor.why, actor.error};
+  ActorToHandOver hand_over{found->second, actor.creation, "", {}, actor.why, actor.error};
   stand_ins_.erase(found);
   if (actor.state != ActorState::kDead && actor.queue.first) {
     const Task& task = *actor.queue.first;
-    entrusting.arguments = task.arguments.view();
+    hand_over.arguments = task.arguments.view();
     for (uint32_t i = 0; i < task.num_dependencies; ++i) {
-      entrusting.dependencies.push_back(task.dependencies[i]);
+      hand_over.dependencies.push_back(task.dependencies[i]);
       AddReference(task.dependencies[i]);
     }
   }
-  entrusting_.push_back(std::move(entrusting));
+  to_hand_over_.push_back(std::move(hand_over));
   owner_->AbandonActor(stand_in, actions_);
   doorbell_->WakeBackground();
   return true;
 }
 
-void Runtime::EntrustReady() {
-  std::vector<Entrusting> ready;
+void Runtime::HandOverReady() {
+  std::vector<ActorToHandOver> ready;
   {
     std::lock_guard lock(mutex_);
-    ready.swap(entrusting_);
+    ready.swap(to_hand_over_);
   }
-  for (Entrusting& each : ready) {
+  for (ActorToHandOver& each : ready) {
     if (each.why.empty()) {
-      Entrust(each.actor, *each.what, each.arguments, each.dependencies);
+      HandOverToHead(each.actor, *each.what, each.arguments, each.dependencies);
     } else {
       std::lock_guard lock(mutex_);
-      Send(core::EntrustActor{.actor = each.actor,
-                              .recipe = "",
-                              .why = "cannot be constructed: " + each.why,
-                              .error = std::move(each.error)});
+      Send(core::HandOverActor{.actor = each.actor,
+                               .recipe = "",
+                               .why = "cannot be constructed: " + each.why,
+                               .error = std::move(each.error)});
     }
     for (Object* object : each.dependencies) DropReference(object);
   }
 }
 
-void Runtime::EntrustActor(Object* handle) {
+void Runtime::HandOverToDriver(Object* handle) {
   const Actor& actor = *owner_->ActorOf(handle);
   const TaskTemplate& what = *actor.creation;
   const Function& function = *what.function;
-  if (actor.creation_arguments.size() + function.body.size() > kMaxEntrusted) return;
+  if (actor.creation_arguments.size() + function.body.size() > kMaxHandedOver) return;
   ByteWriter out;
   out.Fixed(function.key);
   out.Bytes(function.name);
@@ -273,16 +273,16 @@ void Runtime::EntrustActor(Object* handle) {
   out.Bytes(actor.class_name);
   out.Bytes(actor.creation_arguments);
   // The driver borrows what it is told of.
-  owner_->Mention(handle, welcome_.driver, actions_);
+  owner_->AddBorrower(handle, welcome_.driver, actions_);
   for (const auto* objects : {&actor.creation_dependencies, &actor.creation_contained}) {
     out.Fixed(static_cast<uint32_t>(objects->size()));
     for (Object* object : *objects) {
-      owner_->Mention(object, welcome_.driver, actions_);
+      owner_->AddBorrower(object, welcome_.driver, actions_);
       out.Fixed(object->id);
     }
   }
   Perform();
-  Route(welcome_.driver, {.kind = PeerMessageKind::kEntrust, .id = handle->id, .bytes = out.Take()});
+  Route(welcome_.driver, {.kind = PeerMessageKind::kHandOver, .id = handle->id, .bytes = out.Take()});
 }
 
 void Runtime::KeepActor(ProcessId, ObjectId id, std::string_view record) {

@@ -358,7 +358,7 @@ ProcessFact Runtime::FactOfSelf() {
   return fact;
 }
 
-void Runtime::AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request) {
+void Runtime::AnswerWhy(ProcessId requester, ObjectId subject, uint64_t request) {
   Drain();  // a reply that lies in a ring is known to who reads the answer
   PeerMessage answer{.kind = PeerMessageKind::kWhy, .id = subject, .count = request};
   if (subject.index == 0) {
@@ -368,7 +368,7 @@ void Runtime::AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request) {
     fact.pid = getpid();
     answer.bytes = EncodeFact(fact);
   }
-  Route(asker, answer);
+  Route(requester, answer);
 }
 
 // ---- inquiries ----------------------------------------------------------------------------------------------------

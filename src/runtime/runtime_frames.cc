@@ -130,7 +130,7 @@ bool Runtime::TakeReply(Peer& peer, std::string_view bytes) {
   auto given_back = in.Raw(head.num_given_back * sizeof(GivenBack));
   if (head.num_retained > in.remaining() / sizeof(uint64_t)) return false;
   for (uint32_t i = 0; i < head.num_retained; ++i) {
-    owner_->BorrowerMentioned({self(), in.Fixed<uint64_t>()}, peer.process, 1, actions_);
+    owner_->BorrowsChanged({self(), in.Fixed<uint64_t>()}, peer.process, 1, actions_);
   }
   if (!in.ok() || !in.AtEnd()) return false;
   auto kind = static_cast<ReplyKind>(head.kind);
@@ -141,7 +141,7 @@ bool Runtime::TakeReply(Peer& peer, std::string_view bytes) {
   ByteReader back(given_back);
   for (uint32_t i = 0; i < head.num_given_back; ++i) {
     auto item = back.Fixed<GivenBack>();
-    owner_->BorrowerMentioned({self(), item.index}, peer.process, -static_cast<int64_t>(item.count), actions_);
+    owner_->BorrowsChanged({self(), item.index}, peer.process, -static_cast<int64_t>(item.count), actions_);
   }
   return true;
 }
@@ -196,13 +196,17 @@ void Runtime::Perform() {
         }
         break;
       }
-      case ActionKind::kMention:
-        Route(action.id.owner,
-              {.kind = PeerMessageKind::kMention, .id = action.id, .process = action.process, .count = action.number});
+      case ActionKind::kAddBorrower:
+        Route(action.id.owner, {.kind = PeerMessageKind::kAddBorrower,
+                                .id = action.id,
+                                .process = action.process,
+                                .count = action.number});
         break;
-      case ActionKind::kGiveBack:
-        Route(action.id.owner,
-              {.kind = PeerMessageKind::kGiveBack, .id = action.id, .process = action.process, .count = action.number});
+      case ActionKind::kRemoveBorrower:
+        Route(action.id.owner, {.kind = PeerMessageKind::kRemoveBorrower,
+                                .id = action.id,
+                                .process = action.process,
+                                .count = action.number});
         break;
       case ActionKind::kFetch:
         Route(action.id.owner, {.kind = PeerMessageKind::kAskValue, .id = action.id});
@@ -402,9 +406,9 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
   const LeasedWorker& leased = owner_->workers()[worker];
   if (task->what->kind != TemplateKind::kCall && !SendLease(peer, leased)) return false;
   const uint32_t num_returns = task->what->num_returns;
-  const uint32_t num_mentioned = task->mentioned ? static_cast<uint32_t>(task->mentioned->size()) : 0;
+  const uint32_t num_borrowed = task->borrowed_by_worker ? static_cast<uint32_t>(task->borrowed_by_worker->size()) : 0;
   uint32_t size =
-      sizeof(TaskHead) + num_returns * sizeof(uint64_t) + num_mentioned * sizeof(ObjectId) + task->arguments.size();
+      sizeof(TaskHead) + num_returns * sizeof(uint64_t) + num_borrowed * sizeof(ObjectId) + task->arguments.size();
   for (uint32_t i = 0; i < task->num_dependencies; ++i) {
     const Value& value = task->dependencies[i]->value;
     size += sizeof(DependencyHead);
@@ -437,12 +441,12 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
                    .arguments_size = task->arguments.size(),
                    .num_returns = num_returns,
                    .num_dependencies = task->num_dependencies,
-                   .num_mentioned = num_mentioned,
+                   .num_borrowed = num_borrowed,
                    .attempt = task->attempt,
                    .depth = owner_->depth(),
                    .may_spin = CoresAreFree() ? 1u : 0u});
   for (uint32_t i = 0; i < num_returns; ++i) out.Put(task->Return(i)->handle);
-  for (uint32_t i = 0; i < num_mentioned; ++i) out.Put((*task->mentioned)[i]->id);
+  for (uint32_t i = 0; i < num_borrowed; ++i) out.Put((*task->borrowed_by_worker)[i]->id);
   for (uint32_t i = 0; i < task->num_dependencies; ++i) {
     const Object* object = task->dependencies[i];
     DependencyHead head{.id = object->id, .kind = static_cast<uint32_t>(DependencyKind::kEarlier), .size = 0};

@@ -353,11 +353,11 @@ void Runtime::HandlePeerMessage(ProcessId from, PeerMessage& m) {
   switch (m.kind) {
     case PeerMessageKind::kAfter:
       break;  // it is
-    case PeerMessageKind::kMention:
-      owner_->BorrowerMentioned(m.id, m.process, static_cast<int64_t>(m.count), actions_);
+    case PeerMessageKind::kAddBorrower:
+      owner_->BorrowsChanged(m.id, m.process, static_cast<int64_t>(m.count), actions_);
       break;
-    case PeerMessageKind::kGiveBack:
-      owner_->BorrowerMentioned(m.id, m.process, -static_cast<int64_t>(m.count), actions_);
+    case PeerMessageKind::kRemoveBorrower:
+      owner_->BorrowsChanged(m.id, m.process, -static_cast<int64_t>(m.count), actions_);
       break;
     case PeerMessageKind::kAskValue:
       owner_->ValueAsked(m.id, from, actions_);
@@ -391,7 +391,7 @@ void Runtime::HandlePeerMessage(ProcessId from, PeerMessage& m) {
       owner_->ValueReceived(m.id, value, actions_);
       break;
     }
-    case PeerMessageKind::kEntrust:
+    case PeerMessageKind::kHandOver:
       if (m.id.owner == from) KeepActor(from, m.id, m.bytes);
       break;
     case PeerMessageKind::kAskWhy:

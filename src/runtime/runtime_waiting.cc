@@ -13,7 +13,7 @@ namespace weft::core {
 namespace {
 
 constexpr int64_t kMillisecondNs = 1'000'000;
-// While anything is leased or wished for, the background thread looks this often whether leases lie idle.
+// While anything is leased or requested, the background thread looks this often for idle leases.
 constexpr int64_t kTickNs = 50 * kMillisecondNs;
 // After draining, the background thread stays unarmed for this long, so that a stream of replies does not cost a
 // wake-up each; longer while replies keep coming.
@@ -421,12 +421,12 @@ void Runtime::BackgroundLoop() {
   bool followed_up = false;
   for (;;) {
     if (stopped()) return;
-    if (!entrusting_.empty()) {
+    if (!to_hand_over_.empty()) {
       lock.unlock();
-      EntrustReady();
+      HandOverReady();
       lock.lock();
     }
-    // Leases and wishes must be watched; freed memory is given back after a while; otherwise sleep for good.
+    // Leases and requests must be watched; freed memory is given back after a while; otherwise sleep for good.
     int64_t deadline = kNoDeadline;
     if (owner_->NextTick() != 0 || owner_->AnyLeased()) {
       deadline = NowNs() + kTickNs;

@@ -24,7 +24,7 @@ class SpinGate {
   // For an answer from another node: there both ends pay a wake-up if one of them sleeps (bare TCP between two network
   // namespaces: 130 µs for there and back with sleeps, 17 µs without), and a moment's delay on the way must not be what
   // makes them both sleep from then on. With 50 µs a call took 47 to 67 µs, with this 25 to 45 µs.
-  static constexpr int64_t kFarSpinNs = 150'000;
+  static constexpr int64_t kRemoteSpinNs = 150'000;
 
   // Looks until `ready()` holds or it is no longer worth it. True if it holds.
   template <class Ready>

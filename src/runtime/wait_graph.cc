@@ -32,12 +32,12 @@ std::string Amount(int64_t amount) {
 }
 
 // What a shape asks for besides resources has names of our own.
-bool IsResource(std::string_view name) { return name != kGuestWorker && !IsPlacement(name); }
+bool IsResource(std::string_view name) { return name != kPythonWorker && !IsPlacement(name); }
 
 std::string Amounts(const ResourceAmounts& amounts) {
   std::string text;
   for (const auto& [name, amount] : amounts) {
-    if (name == kGuestWorker) continue;
+    if (name == kPythonWorker) continue;
     text += (text.empty() ? "" : ", ") + (IsPlacement(name) ? FormatPlacement(name) : Amount(amount) + " " + name);
   }
   return text.empty() ? "nothing" : text;

@@ -456,10 +456,10 @@ TEST(WaitGraphTest, Words) {
 
 TEST(WaitGraphTest, WordsNameResourcesAlone) {
   World world;
-  ResourceAmounts shape{{"CPU", kOne}, {std::string(kGuestWorker), 1}};
+  ResourceAmounts shape{{"CPU", kOne}, {std::string(kPythonWorker), 1}};
   world.Ready(Of(kDriver, 1), "h", shape);
   world.shapes[shape] = {.shape = shape,
-                         .total = {{"CPU", 2 * kOne}, {std::string(kGuestWorker), int64_t{1} << 40}},
+                         .total = {{"CPU", 2 * kOne}, {std::string(kPythonWorker), int64_t{1} << 40}},
                          .free = {},
                          .starting = 1,
                          .holders = {}};

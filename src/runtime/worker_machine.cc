@@ -21,8 +21,8 @@ void WorkerMachine::ForgetResults() {
   for (Remembered& memory : remembered_) memory.id = {};
 }
 
-Object* WorkerMachine::Accept(Owner& owner, ObjectId id, bool mentioned, References& accepted) {
-  bool counted = mentioned && id.owner != owner.self();
+Object* WorkerMachine::Accept(Owner& owner, ObjectId id, bool registered, References& accepted) {
+  bool counted = registered && id.owner != owner.self();
   Object* object = owner.Receive(id, counted ? 1 : 0);
   if (object) accepted.emplace_back(object, counted);
   return object;
@@ -31,7 +31,7 @@ Object* WorkerMachine::Accept(Owner& owner, ObjectId id, bool mentioned, Referen
 void WorkerMachine::Decline(Owner& owner, References& accepted, Actions& out) {
   for (auto& [object, counted] : accepted) {
     object->local_references.fetch_sub(1, std::memory_order_acq_rel);
-    if (counted) --object->mentions;
+    if (counted) --object->registrations;
   }
   for (auto& [object, counted] : accepted) owner.Consider(object, out);
   accepted.clear();
@@ -46,13 +46,13 @@ void WorkerMachine::Release(Owner& owner, ProcessId submitter, References& accep
     bool used =
         object->local_references.load(std::memory_order_acquire) > 0 || object->holds > 0 || object->callbacks > 0;
     bool keep = used || (object->handed_on && !faults.give_back_before_handing_on);
-    if (keep && object->mentions == 0 && !faults.forget_to_retain) {
+    if (keep && object->registrations == 0 && !faults.forget_to_retain) {
       // The result of an earlier task, of which the submitter did not know when it pushed this one.
       retained.push_back(object->id.index);
-      object->mentions = 1;
-    } else if (!keep && object->mentions > 0) {
-      given_back.push_back({object->id.index, object->mentions});
-      object->mentions = 0;
+      object->registrations = 1;
+    } else if (!keep && object->registrations > 0) {
+      given_back.push_back({object->id.index, object->registrations});
+      object->registrations = 0;
     }
   }
   for (auto& [object, counted] : accepted) owner.Consider(object, out);

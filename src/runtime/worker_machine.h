@@ -5,10 +5,11 @@
 // Called by Executor (with the runtime's lock held where an Owner is passed) and by the simulator. For each task:
 // Accept for each reference that comes with it, then exactly one of Release (it ran) and Decline (it is handed back).
 //
-// References. Whoever pushed the task has mentioned us to the owner of each reference in it. When the task has run, we
-// either still use a reference or give its mentions back: in the reply if the submitter owns it, which costs nothing,
-// otherwise (Owner::Consider) by a message through the daemon. A reply overtakes what goes through the daemon; so if
-// we have handed the reference on, and the owner may not have heard of that yet, giving back goes behind it.
+// References. The submitter has registered this worker as a borrower of each reference in the task. When the task has
+// run, the worker either still uses a reference or gives its registrations back: in the reply if the submitter owns it,
+// which costs nothing, otherwise (Owner::Consider) by a message through the daemon. A reply overtakes messages through
+// the daemon. So if the worker has handed the reference on, and the owner may not have heard of the new borrower yet,
+// it gives its registrations back through the daemon as well, behind that message.
 #pragma once
 
 #include <cstddef>
@@ -42,20 +43,20 @@ class WorkerMachine {
 
   // The result of an earlier task; nullptr: it is not known, hand the task back.
   const Remembered* Recall(ObjectId id) const;
-  // `bytes` or, if stored, `location`. A value with references inside is not remembered: who takes it over must be
-  // mentioned for them.
+  // `bytes` or, if stored, `location`. A value with references inside is not remembered: whatever takes it over
+  // must be registered as their borrower.
   void Remember(ObjectId id, bool stored, std::string_view bytes, const Location& location, bool has_references);
   void ForgetResults();
 
-  // The references that came with one task: one local reference each; was it a mention?
+  // The references that came with one task: one local reference each; is it a registration?
   using References = std::vector<std::pair<Object*, bool>>;
 
-  // A reference that comes with the task: `mentioned`, or only looked at in place while the task runs. nullptr if it is
-  // an object of our own that no longer exists.
-  Object* Accept(Owner& owner, ObjectId id, bool mentioned, References& accepted);
-  // The task does not run after all. Its submitter takes the mentions back by itself.
+  // A reference that comes with the task: `registered`, or only looked at in place while the task runs. nullptr if it
+  // is an object of our own that no longer exists.
+  Object* Accept(Owner& owner, ObjectId id, bool registered, References& accepted);
+  // The task does not run after all. Its submitter takes the registrations back itself.
   void Decline(Owner& owner, References& accepted, Actions& out);
-  // The task has run and everything its values contain was mentioned for `submitter`. What goes into the reply is
+  // The task has run, and `submitter` is registered for all that its values contain. What goes into the reply is
   // added to `given_back` and `retained`; actions are to be performed, and sent, before the reply.
   void Release(Owner& owner, ProcessId submitter, References& accepted, std::vector<GivenBack>& given_back,
                std::vector<uint64_t>& retained, Actions& out);

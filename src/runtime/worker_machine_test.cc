@@ -43,19 +43,19 @@ TEST(WorkerMachine, WhatIsNoLongerUsedGoesBackWithTheReply) {
   EXPECT_EQ(w.given_back[0].index, 5u);
   EXPECT_EQ(w.given_back[0].count, 2u);
   ASSERT_EQ(w.actions.size(), 1u);  // another owner is told through the daemon
-  EXPECT_EQ(w.actions[0].kind, ActionKind::kGiveBack);
+  EXPECT_EQ(w.actions[0].kind, ActionKind::kRemoveBorrower);
   EXPECT_EQ(w.owner.live_objects(), 0u);
 }
 
 TEST(WorkerMachine, WhatWasHandedOnGoesBackBehindThatNews) {
   Worker w;
   Object* object = w.machine.Accept(w.owner, {kSubmitter, 5}, true, w.references);
-  w.owner.Mention(object, kOther, w.actions);
+  w.owner.AddBorrower(object, kOther, w.actions);
   w.Release();
   EXPECT_TRUE(w.given_back.empty());
   ASSERT_EQ(w.actions.size(), 2u);
-  EXPECT_EQ(w.actions[0].kind, ActionKind::kMention);
-  EXPECT_EQ(w.actions[1].kind, ActionKind::kGiveBack);
+  EXPECT_EQ(w.actions[0].kind, ActionKind::kAddBorrower);
+  EXPECT_EQ(w.actions[1].kind, ActionKind::kRemoveBorrower);
 }
 
 TEST(WorkerMachine, AnEarlierResultThatIsStillUsedIsRetainedOnce) {
@@ -66,11 +66,11 @@ TEST(WorkerMachine, AnEarlierResultThatIsStillUsedIsRetainedOnce) {
   object->local_references.fetch_add(1);  // a view
   w.Release();
   EXPECT_EQ(w.retained, std::vector<uint64_t>{5});
-  EXPECT_EQ(object->mentions, 1u);
+  EXPECT_EQ(object->registrations, 1u);
   object->local_references.fetch_sub(1);
   w.owner.Consider(object, w.actions);
   ASSERT_EQ(w.actions.size(), 1u);
-  EXPECT_EQ(w.actions[0].kind, ActionKind::kGiveBack);
+  EXPECT_EQ(w.actions[0].kind, ActionKind::kRemoveBorrower);
 }
 
 TEST(WorkerMachine, AnEarlierResultThatOnlyAChildTaskHoldsIsRetained) {
@@ -81,7 +81,7 @@ TEST(WorkerMachine, AnEarlierResultThatOnlyAChildTaskHoldsIsRetained) {
   EXPECT_EQ(w.retained, std::vector<uint64_t>{5});
 }
 
-TEST(WorkerMachine, ADeclinedTaskLeavesTheMentionsToItsSubmitter) {
+TEST(WorkerMachine, ADeclinedTaskLeavesTheRegistrationsToItsSubmitter) {
   Worker w;
   w.machine.Accept(w.owner, {kSubmitter, 5}, true, w.references);
   w.machine.Accept(w.owner, {kOther, 6}, true, w.references);

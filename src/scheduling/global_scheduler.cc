@@ -52,7 +52,7 @@ std::vector<int64_t> GpusOf(int64_t amount) {
 
 // What any node may have, in other amounts. Other names are the user's own.
 bool IsCommon(std::string_view name) {
-  return name == kCpu || name == kGpu || name == "memory" || name == kGuestWorker;
+  return name == kCpu || name == kGpu || name == "memory" || name == kPythonWorker;
 }
 
 }  // namespace

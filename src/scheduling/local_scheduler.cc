@@ -351,7 +351,7 @@ bool LocalScheduler::Obtainable(const ResourceAmounts& shape) const {
 }
 
 WorkerKind LocalScheduler::KindFor(const ClaimKey& claim) const {
-  return {processes_.at(claim.process), WantsGuest(claim.shape)};
+  return {processes_.at(claim.process), WantsPythonWorker(claim.shape)};
 }
 
 size_t LocalScheduler::IdleOf(const WorkerKind& kind) const {
@@ -429,7 +429,7 @@ void LocalScheduler::AddWorkersForLater(const FreeResources& left, const std::ve
   size_t sum = 0;
   for (const auto* entry : waiting) {
     const auto& [key, claim] = *entry;
-    if (!key.of_actors || WantsGuest(key.shape)) continue;
+    if (!key.of_actors || WantsPythonWorker(key.shape)) continue;
     auto already = on_paper.find(&key);
     uint32_t rest = claim.wish - (already == on_paper.end() ? 0 : already->second);
     const WorkerKind kind = KindFor(key);

@@ -152,7 +152,7 @@ TEST(LocalScheduler, RefusesWhatCanNeverBe) {
 }
 
 TEST(LocalScheduler, TellsUsersOfTheirOwnResourcesAlone) {
-  Transcript t({{"CPU", 2 * kResourceUnit}, {std::string(kGuestWorker), int64_t{1} << 40}});
+  Transcript t({{"CPU", 2 * kResourceUnit}, {std::string(kPythonWorker), int64_t{1} << 40}});
   t.Driver(1);
   EXPECT_EQ(t.Wish(1, 64, 1),
             "refuse 1: the task asks for 64 CPU, but this session has only 2 in all (it has 2 CPU); "

@@ -65,7 +65,7 @@ std::string FormatAmount(int64_t amount) {
 std::string FormatShape(const ResourceAmounts& shape) {
   std::string text;
   for (const auto& [name, amount] : shape) {
-    if (name == kGuestWorker) continue;
+    if (name == kPythonWorker) continue;
     if (!text.empty()) text += ", ";
     text += IsPlacement(name) ? FormatPlacement(name) : FormatAmount(amount) + " " + name;
   }

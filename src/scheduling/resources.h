@@ -26,11 +26,11 @@ ResourceAmounts LargerOf(const ResourceAmounts& a, const ResourceAmounts& b);
 // The amount of one resource in a shape; 0 if it is not named.
 int64_t AmountOf(const ResourceAmounts& shape, std::string_view name);
 
-inline bool WantsGuest(const ResourceAmounts& shape) { return AmountOf(shape, kGuestWorker) > 0; }
+inline bool WantsPythonWorker(const ResourceAmounts& shape) { return AmountOf(shape, kPythonWorker) > 0; }
 
 // "2", "0.5", "0.0001".
 std::string FormatAmount(int64_t amount);
-// "2 CPU, 1 gpu"; "nothing" for an empty shape. For users: without what is no resource of theirs (kGuestWorker).
+// "2 CPU, 1 gpu"; "nothing" for an empty shape. For users: without what is no resource of theirs (kPythonWorker).
 std::string FormatShape(const ResourceAmounts& shape);
 
 // How much there is of each resource at one moment; placements in shapes are passed over. Values may go below zero:

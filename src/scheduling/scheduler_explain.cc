@@ -10,7 +10,7 @@ ShapeFact LocalScheduler::Explain(const ResourceAmounts& shape) const {
   ShapeFact fact;
   fact.shape = shape;
   for (const auto& [kind, wanted] : wanted_workers_) {
-    if (kind.guest == WantsGuest(shape) && wanted != UINT32_MAX) fact.starting += wanted;
+    if (kind.python_of_cpp_job == WantsPythonWorker(shape) && wanted != UINT32_MAX) fact.starting += wanted;
   }
   for (const auto& [name, amount] : shape) {
     if (IsPlacement(name)) {  // no resource: nobody holds it, and there is enough

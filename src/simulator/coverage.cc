@@ -18,7 +18,7 @@ constexpr std::string_view kHappenings[] = {"Task",         "Values",         "T
                                             "ReturnLease",  "Blocked",        "Unblocked",        "FreeObjects",
                                             "CreateActor",  "PlaceActor",     "LookupActor",      "WatchActor",
                                             "ReleaseActor", "KillActor",      "ActorConstructed", "ActorExiting",
-                                            "AskShape",     "Mention",        "GiveBack",         "AskValue",
+                                            "AskShape",     "AddBorrower",    "RemoveBorrower",   "AskValue",
                                             "Value",        "CancelObject",   "CancelTask",       "AskWhy",
                                             "Why",          "ChannelOpened",  "LeaseGranted",     "LeaseRecalled",
                                             "LeaseRefused", "ProcessDied",    "ObjectsFreed",     "Exit",
@@ -198,10 +198,10 @@ Happening HappeningOf(const Message& message) {
   if (auto* m = std::get_if<Routed>(&message)) payload = &m->payload;
   if (payload) {
     switch (static_cast<PeerMessageKind>((*payload)[0])) {
-      case PeerMessageKind::kMention:
-        return Happening::kMention;
-      case PeerMessageKind::kGiveBack:
-        return Happening::kGiveBack;
+      case PeerMessageKind::kAddBorrower:
+        return Happening::kAddBorrower;
+      case PeerMessageKind::kRemoveBorrower:
+        return Happening::kRemoveBorrower;
       case PeerMessageKind::kAskValue:
         return Happening::kAskValue;
       case PeerMessageKind::kValue:
@@ -214,7 +214,7 @@ Happening HappeningOf(const Message& message) {
         return Happening::kAskWhy;
       case PeerMessageKind::kWhy:
         return Happening::kWhy;
-      case PeerMessageKind::kEntrust:
+      case PeerMessageKind::kHandOver:
         break;  // no actor is kept for its creator in the simulator
       case PeerMessageKind::kAskAgain:
       case PeerMessageKind::kAfter:

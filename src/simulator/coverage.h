@@ -44,8 +44,8 @@ enum class Happening : uint8_t {
   kActorExiting,
   kAskShape,
   // between processes, through the daemon
-  kMention,
-  kGiveBack,
+  kAddBorrower,
+  kRemoveBorrower,
   kAskValue,
   kValue,
   kCancelObject,

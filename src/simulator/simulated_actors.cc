@@ -104,7 +104,7 @@ Object* SimulatedProcess::FindReference(ObjectId reference) {
   if (reference.owner == id) return nullptr;
   Object* object = owner.Receive(reference, 1);
   if (!object->resolved()) {
-    Route(reference.owner, {.kind = PeerMessageKind::kMention, .id = reference, .process = id, .count = 1});
+    Route(reference.owner, {.kind = PeerMessageKind::kAddBorrower, .id = reference, .process = id, .count = 1});
   }
   return object;
 }

@@ -334,7 +334,7 @@ void SimulatedDaemon::TellHead() {
   NodeLoad load{.placements_seen = placements_seen_};
   const FreeResources& left = scheduler.left();
   for (const auto& [name, amount] : left.amounts().amounts()) {
-    if (amount > 0 && name != kGuestWorker) load.available.emplace_back(name, amount);
+    if (amount > 0 && name != kPythonWorker) load.available.emplace_back(name, amount);
   }
   load.free_gpus = left.gpus();
   load.leases = static_cast<uint32_t>(scheduler.lease_count());

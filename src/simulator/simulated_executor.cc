@@ -341,7 +341,7 @@ void SimulatedProcess::EndBody() {
   for (Object* object : std::exchange(body.handles, {})) Drop(object);
   ProcessId from = body.channel->submitter;
   for (auto& list : body.returned) {
-    for (Object* object : list) owner.Mention(object, from, actions_);
+    for (Object* object : list) owner.AddBorrower(object, from, actions_);
   }
   Perform();
   DrainDrops();

@@ -75,7 +75,7 @@ void SimulatedProcess::TakeReply(SimulatedChannel& channel, const SimulatedReply
   for (uint64_t index : reply.retained) {
     if (owed && !owner.Find({id, index}) && !world.Tainted({id, index}))
       world.Fail("a worker retains an object that was freed");
-    owner.BorrowerMentioned({id, index}, channel.worker, 1, actions_);
+    owner.BorrowsChanged({id, index}, channel.worker, 1, actions_);
   }
   if (owed) {
     submitted.replied = true;
@@ -96,7 +96,7 @@ void SimulatedProcess::TakeReply(SimulatedChannel& channel, const SimulatedReply
   }
   owner.Replied(channel.worker, reply.task, reply.kind, reply.error, values, world.now(), actions_, reply.run_ns);
   for (const GivenBack& item : reply.given_back) {
-    owner.BorrowerMentioned({id, item.index}, channel.worker, -static_cast<int64_t>(item.count), actions_);
+    owner.BorrowsChanged({id, item.index}, channel.worker, -static_cast<int64_t>(item.count), actions_);
   }
   if (!owed && task && !owner.FindTask(reply.task)) world.Fail("a reply that was not owed was accepted");
 }
@@ -170,15 +170,15 @@ void SimulatedProcess::Perform() {
           free_outbox_.push_back(action.location);
         }
         break;
-      case ActionKind::kMention:
+      case ActionKind::kAddBorrower:
         if (action.id == actor_) world.loose.insert(actor_);
         [[fallthrough]];
-      case ActionKind::kGiveBack:
-        Route(action.id.owner,
-              {.kind = action.kind == ActionKind::kMention ? PeerMessageKind::kMention : PeerMessageKind::kGiveBack,
-               .id = action.id,
-               .process = action.process,
-               .count = action.number});
+      case ActionKind::kRemoveBorrower:
+        Route(action.id.owner, {.kind = action.kind == ActionKind::kAddBorrower ? PeerMessageKind::kAddBorrower
+                                                                                : PeerMessageKind::kRemoveBorrower,
+                                .id = action.id,
+                                .process = action.process,
+                                .count = action.number});
         break;
       case ActionKind::kFetch:
         Route(action.id.owner, {.kind = PeerMessageKind::kAskValue, .id = action.id});
@@ -270,8 +270,8 @@ bool SimulatedProcess::PushTask(const Action& action) {
   frame.attempt = task->attempt;
   frame.depth = owner.depth();
   for (uint32_t i = 0; i < task->what->num_returns; ++i) frame.returns.push_back(task->Return(i)->handle);
-  if (task->mentioned) {
-    for (Object* object : *task->mentioned) frame.mentioned.push_back(object->id);
+  if (task->borrowed_by_worker) {
+    for (Object* object : *task->borrowed_by_worker) frame.mentioned.push_back(object->id);
   }
   for (uint32_t i = 0; i < task->num_dependencies; ++i) {
     SimulatedDependency dependency{.id = task->dependencies[i]->id, .kind = DependencyKind::kEarlier};

@@ -168,7 +168,7 @@ std::string SimulatedProcess::Describe() {
     text += "  object " + std::to_string(object_id.owner.value) + "/" + std::to_string(object_id.index) + " kind " +
             std::to_string(static_cast<int>(object->value.kind())) + " local " +
             std::to_string(object->local_references.load()) + " holds " + std::to_string(object->holds) + " mentions " +
-            std::to_string(object->mentions) + " borrowers";
+            std::to_string(object->registrations) + " borrowers";
     if (object->borrowers) {
       for (auto& [borrower, count] : *object->borrowers) {
         text.append(" ").append(std::to_string(borrower.value)).append(":").append(std::to_string(count));
@@ -307,15 +307,15 @@ void SimulatedProcess::Handle(Message& message) {
 
 void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
   switch (m.kind) {
-    case PeerMessageKind::kMention:
-    case PeerMessageKind::kGiveBack: {
+    case PeerMessageKind::kAddBorrower:
+    case PeerMessageKind::kRemoveBorrower: {
       if (world.IsActor(m.id) && world.actors.at(m.id).worker == m.process) world.loose.insert(m.id);
       if (!Excused(m.id, from) && !owner.Find(m.id) && world.Trusted(from) && world.Trusted(m.process)) {
         world.Fail("process " + std::to_string(from.value) + " speaks of object " + std::to_string(m.id.index) +
                    " of " + std::to_string(id.value) + ", which was freed");
       }
       auto count = static_cast<int64_t>(m.count);
-      owner.BorrowerMentioned(m.id, m.process, m.kind == PeerMessageKind::kMention ? count : -count, actions_);
+      owner.BorrowsChanged(m.id, m.process, m.kind == PeerMessageKind::kAddBorrower ? count : -count, actions_);
       break;
     }
     case PeerMessageKind::kAskValue:
@@ -343,7 +343,7 @@ void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
     case PeerMessageKind::kWhy:
       WhyAnswered(m.count, m.id, m.bytes);
       break;
-    case PeerMessageKind::kEntrust:
+    case PeerMessageKind::kHandOver:
     case PeerMessageKind::kNotYet:    // never: simulated waits lend at once
     case PeerMessageKind::kAskAgain:  // never: all simulated processes are on one node
     case PeerMessageKind::kAfter:
@@ -393,8 +393,8 @@ void SimulatedProcess::OrphanMentions(const Message& message) {
     // What was handed to an actor, or taken back from one, and its owner does not hear of it.
     SimulatedProcess* receiver = m.process == id ? nullptr : world.Find(m.process);
     if (!receiver || !receiver->actor_) continue;
-    if (m.kind == PeerMessageKind::kMention) world.Taint(m.id);
-    if (m.kind == PeerMessageKind::kGiveBack) world.MentionOrphaned(m.id, m.process);
+    if (m.kind == PeerMessageKind::kAddBorrower) world.Taint(m.id);
+    if (m.kind == PeerMessageKind::kRemoveBorrower) world.MentionOrphaned(m.id, m.process);
   }
 }
 
@@ -402,8 +402,8 @@ void SimulatedProcess::OrphanMentions(const Message& message) {
 void SimulatedProcess::OrphanPushed() {
   for (const LeasedWorker& worker : owner.workers()) {
     for (const Task* task = worker.leased ? nullptr : worker.pushed.first; task; task = task->next) {
-      if (!task->mentioned) continue;
-      for (const Object* object : *task->mentioned) world.MentionOrphaned(object->id, worker.process);
+      if (!task->borrowed_by_worker) continue;
+      for (const Object* object : *task->borrowed_by_worker) world.MentionOrphaned(object->id, worker.process);
     }
   }
 }

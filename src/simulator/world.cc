@@ -329,7 +329,7 @@ void World::MentionsSent(std::string_view routed) {
   std::vector<PeerMessage> messages;
   DecodePeerMessages(routed, messages);
   for (const PeerMessage& m : messages) {
-    if (m.kind == PeerMessageKind::kMention) crossing.insert({m.id, m.process});
+    if (m.kind == PeerMessageKind::kAddBorrower) crossing.insert({m.id, m.process});
   }
 }
 
@@ -337,7 +337,7 @@ void World::MentionsCame(std::string_view routed) {
   std::vector<PeerMessage> messages;
   DecodePeerMessages(routed, messages);
   for (const PeerMessage& m : messages) {
-    if (m.kind == PeerMessageKind::kMention) crossing.erase(crossing.find({m.id, m.process}));
+    if (m.kind == PeerMessageKind::kAddBorrower) crossing.erase(crossing.find({m.id, m.process}));
   }
 }
 

@@ -117,7 +117,7 @@ void ChunkServer::Handle(const ChunkSent& event, std::vector<ServeAction>& out) 
   Send(out);
 }
 
-void ChunkServer::Handle(const AskerLinkLost& event, std::vector<ServeAction>& out) {
+void ChunkServer::Handle(const RequesterLinkLost& event, std::vector<ServeAction>& out) {
   for (auto& [object, offer] : offers_) offer.told.erase(event.node);
   auto link = links_.find(event.node);
   if (link == links_.end()) return;

@@ -46,7 +46,7 @@ struct HoldingsAsked {
 };
 struct ChunkAsked {
   NodeNumber node;
-  uint64_t request = 0;  // the asker's number
+  uint64_t request = 0;  // the requester's number
   ObjectId object;
   uint32_t chunk = 0;
 };
@@ -58,7 +58,7 @@ struct ChunkSent {  // the link has taken all of it
   NodeNumber node;
   uint64_t request = 0;
 };
-struct AskerLinkLost {
+struct RequesterLinkLost {
   NodeNumber node;
 };
 
@@ -108,7 +108,7 @@ class ChunkServer {
   void Handle(const ChunkAsked& event, std::vector<ServeAction>& out);
   void Handle(const ChunkCancelled& event, std::vector<ServeAction>& out);
   void Handle(const ChunkSent& event, std::vector<ServeAction>& out);
-  void Handle(const AskerLinkLost& event, std::vector<ServeAction>& out);
+  void Handle(const RequesterLinkLost& event, std::vector<ServeAction>& out);
 
   uint64_t bytes_under_way() const { return under_way_; }
   size_t queued() const;

@@ -336,7 +336,7 @@ class Network {
       if (!test->alive) continue;
       Later(kMs / 5, [this, to = other, dead = node.number] {
         FeedPlan(*nodes_.at(to), SourceLinkLost{dead});
-        FeedServer(*nodes_.at(to), AskerLinkLost{dead});
+        FeedServer(*nodes_.at(to), RequesterLinkLost{dead});
       });
     }
     Later(kMs / 5, [this, dead = node.number] { FeedDirectory(HolderLost{dead}); });

@@ -68,7 +68,7 @@ RecipeFrames FramesOf(const ActorRecipe& recipe, ObjectId actor, uint32_t incarn
                       .arguments_size = static_cast<uint32_t>(recipe.arguments.size()),
                       .num_returns = 0,
                       .num_dependencies = static_cast<uint32_t>(recipe.dependencies.size()),
-                      .num_mentioned = 0,
+                      .num_borrowed = 0,
                       .attempt = incarnation - 1,
                       .depth = recipe.depth,
                       .may_spin = 0});

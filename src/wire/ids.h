@@ -44,11 +44,11 @@ struct LeaseId {
   auto operator<=>(const LeaseId&) const = default;
 };
 
-// Workers that can stand in for each other: those of one job (named by its driver), and of them the guests, Python
-// workers in the job of a C++ program, or the others.
+// Workers that can replace each other: those of one job (named by its driver). A job of a C++ program has two kinds,
+// its own C++ workers and Python workers.
 struct WorkerKind {
   ProcessId job;
-  bool guest = false;
+  bool python_of_cpp_job = false;
   auto operator<=>(const WorkerKind&) const = default;
 };
 

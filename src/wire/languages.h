@@ -7,9 +7,8 @@
 
 namespace weft::core {
 
-// Not a resource: a shape that names it (with any amount) asks for a worker of the other language, a *guest* in the
-// session of a program that is not written in it.
-inline constexpr std::string_view kGuestWorker = "worker:guest";
+// Not a resource: a shape that names it (with any amount) asks for a Python worker in the job of a C++ program.
+inline constexpr std::string_view kPythonWorker = "worker:guest";
 
 // How the body of a C++ function begins that lies in a library (wire/library_body.h).
 inline constexpr std::string_view kLibraryMark = "\1c++ library\n";

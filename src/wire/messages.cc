@@ -11,7 +11,7 @@ void Fields(V& v, ProgramFile& m) {
 }
 template <class V>
 void Fields(V& v, OpenSession& m) {
-  v(m.protocol, m.pid, m.resources, m.object_store_bytes, m.python_workers, m.worker_command, m.guest_command,
+  v(m.protocol, m.pid, m.resources, m.object_store_bytes, m.python_workers, m.worker_command, m.python_worker_command,
     m.environment, m.working_directory, m.forward_output, m.files, m.preload);
 }
 template <class V>
@@ -55,7 +55,7 @@ void Fields(V& v, FreeObjects& m) {
   v(m.locations);
 }
 template <class V>
-void Fields(V&, Farewell&) {}
+void Fields(V&, CloseSession&) {}
 template <class V>
 void Fields(V& v, Welcome& m) {
   v(m.process, m.driver, m.object_store_bytes, m.reserved_bytes, m.cpus, m.session, m.python_workers);
@@ -134,7 +134,7 @@ void Fields(V& v, KeepActor& m) {
   v(m.actor);
 }
 template <class V>
-void Fields(V& v, EntrustActor& m) {
+void Fields(V& v, HandOverActor& m) {
   v(m.actor, m.recipe, m.why, m.error);
 }
 template <class V>

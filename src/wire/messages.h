@@ -57,8 +57,8 @@ struct OpenSession {
   uint64_t object_store_bytes = 0;  // 0: the daemon decides (30 % of what the machine or cgroup allows)
   uint8_t python_workers = 0;       // 1: worker_command starts a zygote; 0: it starts a worker itself
   std::vector<std::string> worker_command;
-  std::vector<std::string> guest_command;  // starts a zygote for Python workers in a session of others; empty: none
-  std::vector<std::string> environment;    // NAME=VALUE, complete
+  std::vector<std::string> python_worker_command;  // in a C++ session: starts a zygote for Python workers; empty: none
+  std::vector<std::string> environment;            // NAME=VALUE, complete
   std::string working_directory;
   uint8_t forward_output = 1;        // send the workers' output to the driver
   std::vector<ProgramFile> files;    // of a C++ driver in a cluster: what worker_command needs beside the system's own
@@ -68,7 +68,7 @@ struct WorkerReady {  // a worker's first message
   uint32_t protocol = kProtocolVersion;
   int32_t pid = 0;
 };
-struct RequestLeases {  // the whole present wish for this shape; a later message replaces it; count 0 withdraws it
+struct RequestLeases {  // all that is wanted of this shape now; a later message replaces it; count 0 withdraws it
   ResourceAmounts shape;
   uint32_t count = 0;
   uint32_t depth = 0;  // how deeply nested the asking task is: deeper goes first, so that parents can end
@@ -100,7 +100,7 @@ struct RouteTo {  // to a process that we share no channel with, or for what no 
 struct FreeObjects {  // the owner no longer needs these; the daemon tells the writer, or acts for a dead one
   std::vector<Location> locations;
 };
-struct Farewell {};  // the driver ends the session in order
+struct CloseSession {};  // the driver ends the session in order
 
 // An actor is named by the id of its handle object, which its creator owns.
 struct CreateActor {
@@ -155,7 +155,7 @@ struct KeepActor {  // from the driver: it can start this detached actor of a wo
   ObjectId actor;
 };
 // To the home of a detached actor in a cluster: what it takes to construct it, now and again, without its creator.
-struct EntrustActor {
+struct HandOverActor {
   ObjectId actor;
   std::string recipe;  // ActorRecipe (wire/actor_recipe.h)
   std::string why;     // not empty: it cannot be constructed
@@ -418,12 +418,12 @@ struct Unblocked {};  // this worker's task goes on, and its CPU was lent (Block
 
 using Message = std::variant<
     std::monostate, OpenSession, WorkerReady, RequestLeases, ReturnLease, Blocked, SegmentCreated, OpenSegment,
-    ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, Farewell, Welcome, ChannelOpened, LeaseGranted, LeaseRecalled,
-    ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed, ObjectsFreed, WorkerOutput, LeaseRefused, Exit,
-    CreateActor, LookupActor, ListActors, WatchActor, ReleaseActor, KillActor, ActorConstructed, ActorExiting,
-    ActorAnswer, ActorList, ActorChanged, PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed, AskState,
-    StateReport, AskShape, ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject,
-    ObjectFetched, ObjectUnfetchable, EntrustActor, NodeListed, ChannelLost, ShareLibrary, FindLibrary, LibraryAnswer,
+    ReserveMemory, ReleaseMemory, RouteTo, FreeObjects, CloseSession, Welcome, ChannelOpened, LeaseGranted,
+    LeaseRecalled, ProcessDied, SegmentOpened, MemoryReserved, TrimMemory, Routed, ObjectsFreed, WorkerOutput,
+    LeaseRefused, Exit, CreateActor, LookupActor, ListActors, WatchActor, ReleaseActor, KillActor, ActorConstructed,
+    ActorExiting, ActorAnswer, ActorList, ActorChanged, PlaceActor, Observe, NodeInfo, ProcessInfo, ActorInfo, Observed,
+    AskState, StateReport, AskShape, ShapeAnswer, KeepActor, SessionRefused, StreamOpened, FetchObject, ReleaseObject,
+    ObjectFetched, ObjectUnfetchable, HandOverActor, NodeListed, ChannelLost, ShareLibrary, FindLibrary, LibraryAnswer,
     Unblocked, OrphansFound, HeldObjects, HoldsEnded, HoldOrphan, AskHeld, OrphanHeld, ResultsLeft, SegmentClosed>;
 
 // The type byte and the fields (no length prefix).

@@ -8,7 +8,7 @@ void EncodePeerMessage(const PeerMessage& message, std::string& out) {
   ByteWriter w;
   w.Fixed(message.kind);
   w.Fixed(message.id);
-  if (message.kind == PeerMessageKind::kMention || message.kind == PeerMessageKind::kGiveBack) {
+  if (message.kind == PeerMessageKind::kAddBorrower || message.kind == PeerMessageKind::kRemoveBorrower) {
     w.Fixed(message.process);
     w.Fixed(message.count);
   } else if (message.kind == PeerMessageKind::kCancelObject || message.kind == PeerMessageKind::kCancelTask ||
@@ -23,7 +23,7 @@ void EncodePeerMessage(const PeerMessage& message, std::string& out) {
     w.Fixed(static_cast<uint32_t>(message.contained.size()));
     for (ObjectId id : message.contained) w.Fixed(id);
   } else if (message.kind == PeerMessageKind::kAskWhy || message.kind == PeerMessageKind::kWhy ||
-             message.kind == PeerMessageKind::kEntrust) {
+             message.kind == PeerMessageKind::kHandOver) {
     w.Fixed(message.count);
     w.Bytes(message.bytes);
   }
@@ -37,8 +37,8 @@ bool DecodePeerMessages(std::string_view payload, std::vector<PeerMessage>& out)
     message.kind = static_cast<PeerMessageKind>(r.Fixed<uint8_t>());
     message.id = r.Fixed<ObjectId>();
     switch (message.kind) {
-      case PeerMessageKind::kMention:
-      case PeerMessageKind::kGiveBack:
+      case PeerMessageKind::kAddBorrower:
+      case PeerMessageKind::kRemoveBorrower:
         message.process = r.Fixed<ProcessId>();
         message.count = r.Fixed<uint64_t>();
         if (message.count > (1ull << 40)) return false;
@@ -66,7 +66,7 @@ bool DecodePeerMessages(std::string_view payload, std::vector<PeerMessage>& out)
       }
       case PeerMessageKind::kAskWhy:
       case PeerMessageKind::kWhy:
-      case PeerMessageKind::kEntrust:
+      case PeerMessageKind::kHandOver:
         message.count = r.Fixed<uint64_t>();
         message.bytes = r.Bytes();
         break;

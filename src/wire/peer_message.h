@@ -16,29 +16,29 @@ namespace weft::core {
 inline constexpr uint64_t kObserverBit = uint64_t{1} << 63;
 
 enum class PeerMessageKind : uint8_t {
-  kMention = 1,       // `process` borrows `id` of the receiver, `count` times more
-  kGiveBack = 2,      // ... times less
-  kAskValue = 3,      // the sender borrows `id` of the receiver and wants its value
-  kValue = 4,         // the answer; the sender owns `id`
-  kCancelObject = 5,  // cancel the task that makes `id` of the receiver; `count`: 1 force, 2 recursive
-  kCancelTask = 6,    // the receiver runs task `id.index` of the sender: cancel it; `count` likewise
-  kAskWhy = 7,        // why is `id` of the receiver pending; index 0: who waits there? `count` numbers the question
-  kWhy = 8,           // the answer; `bytes` is an ObjectFact or a ProcessFact (wait_facts.h)
-  kEntrust = 9,       // to the driver: how to start the sender's detached actor `id`, in `bytes`
-  kAfter = 10,        // what follows comes after the sender's first `count` replies on its stream to the receiver
-  kAskAgain = 11,     // like kAskValue, since what lay at `location` is lost with its node
-  kNotYet = 12,       // the answer to kAskValue while `id` of the sender is pending; kValue follows
+  kAddBorrower = 1,     // the receiver owns `id`: register `process` as its borrower `count` times
+  kRemoveBorrower = 2,  // ... and remove `count` of its registrations
+  kAskValue = 3,        // the sender borrows `id` of the receiver and wants its value
+  kValue = 4,           // the answer; the sender owns `id`
+  kCancelObject = 5,    // cancel the task that makes `id` of the receiver; `count`: 1 force, 2 recursive
+  kCancelTask = 6,      // the receiver runs task `id.index` of the sender: cancel it; `count` likewise
+  kAskWhy = 7,          // why is `id` of the receiver pending; index 0: what waits there? `count` numbers the question
+  kWhy = 8,             // the answer; `bytes` is an ObjectFact or a ProcessFact (wait_facts.h)
+  kHandOver = 9,        // to the driver: how to start the sender's detached actor `id`, in `bytes`
+  kAfter = 10,          // what follows comes after the sender's first `count` replies on its stream to the receiver
+  kAskAgain = 11,       // like kAskValue, since what lay at `location` is lost with its node
+  kNotYet = 12,         // the answer to kAskValue while `id` of the sender is pending; kValue follows
 };
 
 struct PeerMessage {
-  PeerMessageKind kind = PeerMessageKind::kMention;
+  PeerMessageKind kind = PeerMessageKind::kAddBorrower;
   ObjectId id;
   ProcessId process;
   uint64_t count = 0;
   uint8_t value_kind = 0;  // ValueKind
   std::string bytes;
   Location location;
-  std::vector<ObjectId> contained;  // already mentioned for the receiver
+  std::vector<ObjectId> contained;  // the receiver is registered as their borrower already
 };
 
 void EncodePeerMessage(const PeerMessage& message, std::string& out);

@@ -1,7 +1,7 @@
 // Where a lease is wanted, beyond its resources: strategy and labels.
 //
 // It travels as one entry of the shape, whose name begins with '~' and is no resource: so everything that is kept per
-// shape (leases, wishes, actors) is kept per placement too. Who does arithmetic with a shape passes it over
+// shape (leases, requests, actors) is kept per placement too. Who does arithmetic with a shape passes it over
 // (scheduling/resources.h). docs/formats.md has the form.
 #pragma once
 

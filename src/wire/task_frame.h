@@ -42,7 +42,7 @@ struct TaskHead {
   uint32_t arguments_size = 0;
   uint32_t num_returns = 0;
   uint32_t num_dependencies = 0;
-  uint32_t num_mentioned = 0;
+  uint32_t num_borrowed = 0;  // references for which the worker is registered as a borrower
   uint32_t attempt = 0;
   uint32_t depth = 0;
   uint32_t may_spin = 0;  // 1: cores are free, so the worker may wait awake for a moment after this task
@@ -59,7 +59,7 @@ struct ReplyHead {
   uint32_t kind = 0;  // ReplyKind
   uint32_t num_values = 0;
   uint32_t error_size = 0;
-  uint32_t num_given_back = 0;  // mentions of the submitter's own objects that the worker no longer needs
+  uint32_t num_given_back = 0;  // registrations for the submitter's own objects that the worker gives back
   uint32_t num_retained = 0;    // results of earlier tasks that the worker still uses
   uint32_t run_ns = 0;          // how long the body ran, as far as 32 bits can say
 };

@@ -50,7 +50,7 @@ int zygote() {
     int parent = weft::get(kept.back().call<int>("parent"));
     std::ifstream file("/proc/" + std::to_string(parent) + "/cmdline");
     std::string command(std::istreambuf_iterator<char>(file), {});
-    if (command.find("weft._guest") != std::string::npos) return parent;
+    if (command.find("weft._cpp_zygote") != std::string::npos) return parent;
   }
   say("zygote", "not found");
   std::exit(1);

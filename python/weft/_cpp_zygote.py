@@ -1,4 +1,4 @@
-"""The zygote of Python workers in the session of a C++ program; the node daemon runs `python3 -m weft._guest`."""
+"""The zygote of Python workers in the session of a C++ program; the node daemon runs `python3 -m weft._cpp_zygote`."""
 
 import os
 import sys
