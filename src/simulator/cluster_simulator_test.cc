@@ -101,7 +101,7 @@ TEST_P(ClusterPlantedBug, IsFound) {
 }
 
 // The other faults of these machines are found by their own tests; here they are too rare, or the glue keeps them from
-// showing (ARCHITECTURE.md).
+// showing (docs/simulation.md).
 constexpr Planted kPlanted[] = {
     {"DeclareAtOnce", [](SimulationOptions& o) { o.membership_faults.declare_at_once = true; }},
     {"IgnoreOwnAbsence", [](SimulationOptions& o) { o.membership_faults.ignore_own_absence = true; }},

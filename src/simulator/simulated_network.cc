@@ -196,7 +196,7 @@ void SimulatedNetwork::Close(const StreamPointer& stream, int number, NetworkFau
 }
 
 void SimulatedNetwork::Reset(const StreamPointer& stream) {
-  // What happens to the connections of a machine that stands still it hears too late: a gap (ARCHITECTURE.md).
+  // What happens to the connections of a machine that stands still it hears too late: a gap (docs/simulation.md).
   for (const auto& side : stream->side) {
     if (machines_[side.machine].paused_until_ns > world_.now()) return;
   }
