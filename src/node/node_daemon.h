@@ -24,10 +24,10 @@
 #include <utility>
 #include <vector>
 
+#include "actors/actor_directory.h"
+#include "actors/actor_names.h"
 #include "base/result.h"
 #include "control_store/tables.h"
-#include "head/actor_directory.h"
-#include "head/actor_names.h"
 #include "node/channel_broker.h"
 #include "node/cluster.h"
 #include "node/job.h"

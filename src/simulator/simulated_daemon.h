@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "head/actor_directory.h"
+#include "actors/actor_directory.h"
 #include "node/channel_broker.h"
 #include "node/sent_wishes.h"
 #include "node/worker_pool.h"

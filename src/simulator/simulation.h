@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <string>
 
-#include "head/actor_directory.h"
+#include "actors/actor_directory.h"
 #include "head/membership.h"
 #include "head/node_lease.h"
 #include "node/sent_wishes.h"

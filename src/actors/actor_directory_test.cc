@@ -1,4 +1,4 @@
-#include "head/actor_directory.h"
+#include "actors/actor_directory.h"
 
 #include <gtest/gtest.h>
 

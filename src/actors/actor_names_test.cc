@@ -1,4 +1,4 @@
-#include "head/actor_names.h"
+#include "actors/actor_names.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,9 @@
-#include "head/actor_directory.h"
+#include "actors/actor_directory.h"
 
 #include <algorithm>
 
+#include "actors/actor_names.h"
 #include "base/check.h"
-#include "head/actor_names.h"
 
 namespace weft::core {
 namespace {
