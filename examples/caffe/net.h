@@ -5,6 +5,7 @@
 // Caffe's reason; after one inside of Caffe the net or solver is not to be used any more.
 #pragma once
 
+#include <caffe_shim.h>
 #include <weft/weft.h>
 
 #include <algorithm>
@@ -15,8 +16,6 @@
 #include <string_view>
 #include <utility>
 #include <vector>
-
-#include "shim.h"
 
 inline void CheckCaffe(bool ok) {
   if (!ok) throw std::runtime_error(cf_error());

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -426,7 +427,50 @@ for use in (lambda: caffe.Net(to_proto(L.Input(shape=dict(dim=[1]))), caffe.TEST
     result = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
     lines = result.stdout.splitlines()
     assert len(lines) == 4 and len(set(lines)) == 1, result.stderr
-    assert lines[0].startswith(f"there is no Caffe in {tmp_path}: the command `scripts/caffe` ")
+    assert lines[0].startswith(f"there is no Caffe in {tmp_path}: `python -m weft.compat.caffe.install` fetches it")
+
+
+def run_install(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "weft.compat.caffe.install", *arguments]
+    environment = {**os.environ, "WEFT_CAFFE": str(folder), **environment}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="Caffe is compiled for x86-64 only")
+def test_install_names_all_that_is_missing(tmp_path):
+    folder = tmp_path / "caffe"
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    result = run_install(folder, PATH=str(tools))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (
+        "weft.compat.caffe.install: these are missing: Maven (mvn), g++; on Debian: apt-get install maven g++\n"
+    )
+    compiler = shutil.which("g++")
+    assert compiler
+    (tools / "g++").write_text(f'#!/bin/sh\nexec {compiler} -nostdinc "$@"\n')  # finds no header at all
+    (tools / "g++").chmod(0o755)
+    result = run_install(folder, PATH=f"{tools}:/nowhere")
+    assert "Maven (mvn), the headers of Boost (boost/shared_ptr.hpp)" in result.stderr
+    assert result.stderr.endswith("apt-get install maven libboost-dev\n")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="Caffe is compiled for x86-64 only")
+def test_install_compiles_what_the_package_has(tmp_path):
+    """The shim's source is package data. Caffe's own headers are not here, so the compiler says which it lacks."""
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "complete").touch()
+    (tmp_path / "boost").mkdir()
+    (tmp_path / "boost" / "shared_ptr.hpp").touch()
+    result = run_install(tmp_path, CPATH=str(tmp_path))
+    assert result.returncode == 1
+    assert re.search(r"caffe_shim\.cc could not be compiled \(exit status 1\)\n.*google/protobuf", result.stderr, re.S)
+
+
+def test_install_takes_no_arguments(tmp_path):
+    assert run_install(tmp_path, "--help").stdout.startswith("Fetches Caffe 1.0")
+    assert run_install(tmp_path, "elsewhere").returncode == 2
 
 
 @pytest.mark.parametrize("arguments", [(), ("weights",), (2,), (0, 1), ("weights", 0, "more")])

@@ -281,6 +281,7 @@ def test_wheel_is_small_and_runs_on_many_systems(wheel):
         names = archive.namelist()
         libraries = [name for name in names if ".so" in Path(name).name]
         assert sorted(Path(name).parent.as_posix() for name in libraries) == ["weft", "weft/_cpp/lib"]
+        assert {"weft/compat/caffe/caffe_shim.h", "weft/compat/caffe/caffe_shim.cc"} <= set(names)
         for name in names:
             assert not names_the_folder(archive.read(name)), f"{name} names the folder weft was built in"
 

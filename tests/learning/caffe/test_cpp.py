@@ -57,7 +57,7 @@ def test_abi_is_hidden(caffe_folder):
     """A new std::string in the shim would be read as an old one. What it exports for others is C."""
     shim = caffe_folder / "lib" / "libcaffe_shim.so"
     exported = {line.split()[-1] for line in run("nm", "--dynamic", "--defined-only", shim).splitlines()}
-    declared = set(re.findall(r"\b(cf_\w+)\(", (ROOT / "examples" / "caffe" / "shim.h").read_text()))
+    declared = set(re.findall(r"\b(cf_\w+)\(", (caffe_folder / "interface" / "caffe_shim.h").read_text()))
     assert len(declared) > 30 and declared <= exported
     assert "__cxx11" not in run("nm", "--dynamic", "--undefined-only", shim)
 

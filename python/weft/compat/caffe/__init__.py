@@ -1,7 +1,8 @@
 """Caffe for programs on weft: nets written in Python, Caffe's messages, and the real library if it is there.
 
 `from weft.compat import caffe`, or `import caffe` under `weft run --ray-api=0.6`. Nets are written and messages are
-read without anything else. Net and the solvers compute with Caffe 1.0 on CPUs, which `scripts/caffe` fetches.
+read without anything else. Net and the solvers compute with Caffe 1.0 on CPUs, which
+`python -m weft.compat.caffe.install` fetches.
 """
 
 from __future__ import annotations

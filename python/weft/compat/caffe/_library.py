@@ -1,7 +1,6 @@
-"""The real Caffe, by the C interface of examples/caffe/shim.h. Loaded when it is first needed, in each process.
+"""The real Caffe, by the C interface of caffe_shim.h. Loaded when it is first needed, in each process.
 
-`scripts/caffe` fetches and compiles it into the cache; WEFT_CAFFE names another folder. What Caffe refuses raises
-CaffeError with its reason.
+`python -m weft.compat.caffe.install` fetches and compiles it. What Caffe refuses raises CaffeError with its reason.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import ctypes
 import functools
 import os
 
-__all__ = ["BYTES", "CaffeError", "check", "folder", "library", "made", "text"]
+__all__ = ["BYTES", "CaffeError", "check", "library", "made", "text"]
 
 BYTES = 1  # CF_BYTES
 
@@ -62,18 +61,15 @@ class CaffeError(RuntimeError):
     """Caffe is not there, or it refused something; the message has its reason."""
 
 
-def folder() -> str:
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.environ.get("WEFT_CAFFE") or os.path.join(cache, "weft", "caffe-1.0")
-
-
 @functools.cache
 def library() -> ctypes.CDLL:
+    from .install import folder
+
     path = os.path.join(folder(), "lib", "libcaffe_shim.so")
     if not os.path.exists(path):
         raise CaffeError(
-            f"there is no Caffe in {folder()}: the command `scripts/caffe` of weft's repository fetches it (51 MB), or "
-            "WEFT_CAFFE names the folder where it is; nets are written and read without it, but computed by it"
+            f"there is no Caffe in {folder()}: `python -m weft.compat.caffe.install` fetches it (51 MB), or WEFT_CAFFE "
+            "names the folder where it is; nets are written and read without it, but computed by it"
         )
     try:
         loaded = ctypes.CDLL(path)
@@ -81,7 +77,8 @@ def library() -> ctypes.CDLL:
             function = getattr(loaded, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
-        raise CaffeError(f"the Caffe in {folder()} cannot be used: {error}; `scripts/caffe` makes it anew") from None
+        remedy = "delete the folder and call `python -m weft.compat.caffe.install`"
+        raise CaffeError(f"the Caffe in {folder()} cannot be used: {error}; {remedy}") from None
     return loaded
 
 

@@ -1,5 +1,5 @@
-// See shim.h. The only file that includes Caffe's headers; scripts/caffe compiles it with the old ABI.
-#include "shim.h"
+// See caffe_shim.h. The only file that includes Caffe's headers; install.py compiles it with the old ABI.
+#include "caffe_shim.h"
 
 #include <google/protobuf/io/tokenizer.h>
 #include <google/protobuf/text_format.h>

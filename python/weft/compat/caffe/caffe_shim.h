@@ -1,8 +1,8 @@
 // A C interface to Caffe, for programs whose C++ library has the new ABI, and for Python by ctypes.
 //
-// The libraries that scripts/caffe fetches are compiled with the old ABI of the C++ library, in which std::string is
+// The libraries that install.py fetches are compiled with the old ABI of the C++ library, in which std::string is
 // another type; weft and programs that use it have the new one. Both live in one process as long as only C passes
-// between them: this header. net.h makes C++ of it again, weft.compat.caffe Python.
+// between them: this header. examples/caffe/net.h makes C++ of it again, weft.compat.caffe Python.
 //
 // Functions that return an int return 0, or -1 if they failed; those that return a pointer return NULL then. cf_error
 // has the reason, until the next call in the same thread. A net or a solver is used by one thread at a time.
