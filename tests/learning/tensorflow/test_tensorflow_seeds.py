@@ -21,7 +21,7 @@ WEFT = str(Path(sysconfig.get_path("scripts")) / "weft")
 SECONDS = 240  # several imports of TensorFlow, beside other work
 
 # As a program, but with a fixed order of batches, as the result depends on it: this network has a relu before its
-# softmax, which can silence a digit (docs/user/learning.md has the spread). With 3 it learns.
+# softmax, which can silence a digit (docs/user/learning.md has the spread).
 SEEDED = """
 import importlib, inspect, runpy, sys
 input_data = importlib.import_module(sys.argv[2])
@@ -30,6 +30,9 @@ defaults = dict(zip(list(inspect.signature(read).parameters)[1:], read.__default
 read.__defaults__ = tuple(defaults.values())
 runpy.run_path(sys.argv[1], run_name="__main__")
 """
+# Several threads add in any order, and 2000 steps make much of the difference. With one thread, two runs on the same
+# machine agree to the last digit.
+ONE_THREAD = {"TF_NUM_INTRAOP_THREADS": "1", "TF_NUM_INTEROP_THREADS": "1", "OMP_NUM_THREADS": "1"}
 INPUT_DATA = "tensorflow.examples.tutorials.mnist.input_data"
 
 
@@ -263,23 +266,25 @@ def lenet() -> str:
     return program
 
 
-def accuracy_of(driver) -> float:
-    """What the program says in the end, after a line for each fifty steps."""
+def accuracies_of(driver) -> list:
+    """What the program says: of a batch in each fifty steps, and at the end of all images for testing."""
     assert "Traceback" not in driver.stdout + driver.stderr
     steps = re.findall(r"step:(\d+), the ac is (\S+)", driver.stdout)
     assert [int(step) for step, _ in steps] == list(range(1, 2001, 50))
     (accuracy,) = re.findall(r"Accuracy in the test set is (\S+)\.$", driver.stdout, re.M)
-    return float(accuracy)
+    return [float(value) for _, value in steps] + [float(accuracy)]
 
 
 def test_lenet_as_it_is(tmp_path):
     """The command of the guide. How good the network becomes is left to chance."""
     digits(tmp_path)
-    assert 0.05 < accuracy_of(run(tmp_path, lenet(), name="lenet.py")) <= 1
+    assert 0.05 < accuracies_of(run(tmp_path, lenet(), name="lenet.py"))[-1] <= 1
 
 
 def test_lenet_is_as_good_as_without_weft(tmp_path):
-    """On real digits and with the same batches: in an actor, and in a plain Python with TensorFlow's own view of 1."""
+    """On real digits and with the same batches: in an actor, and in a plain Python with TensorFlow's own view of 1.
+
+    Both compute the very same numbers. Which ones depends on the processor; the worst seen ended at 0.31."""
     digits(tmp_path)
     program = lenet()
     (tmp_path / "lenet.py").write_text(program)
@@ -301,12 +306,12 @@ def test_lenet_is_as_good_as_without_weft(tmp_path):
     (tmp_path / "seeded.py").write_text(SEEDED)
     with_weft = [WEFT, "run", "--ray-api=0.6", "seeded.py", "lenet.py", INPUT_DATA]
     without = [sys.executable, "seeded.py", "plain.py", "weft.compat._mnist"]
-    accuracies = [
-        accuracy_of(run_driver("", command=command, cwd=tmp_path, env=environment, seconds=2 * SECONDS))
-        for command, environment in ((with_weft, {}), (without, {"TF_USE_LEGACY_KERAS": "1"}))
-    ]
-    assert accuracies[0] == pytest.approx(accuracies[1], abs=0.02)
-    assert accuracies[0] > 0.6
+    ours, plain = (
+        accuracies_of(run_driver("", command=command, cwd=tmp_path, env=environment, seconds=2 * SECONDS))
+        for command, environment in ((with_weft, ONE_THREAD), (without, {**ONE_THREAD, "TF_USE_LEGACY_KERAS": "1"}))
+    )
+    assert ours == plain
+    assert ours[-1] > 0.25
 
 
 def test_lenet_without_digits_says_where_to_get_some(tmp_path):
