@@ -1,7 +1,7 @@
-// Which processes have ended, as one owner has heard of it, and how the latest of them did.
+// Which processes have ended, as far as one owner has heard, and how the latest of them did.
 //
-// Numbers of processes are given out in order and nearly all of them end, so neighbours are kept as ranges: a session
-// of a million workers costs a few entries. Used by Owner, with the runtime's lock held.
+// Process numbers are given out in order and nearly all processes end, so neighbours are kept as ranges: a session with
+// a million workers costs a few entries. Used by Owner, with the runtime's lock held.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace weft::core {
 
 class DeadProcesses {
  public:
-  // Of how many it is known how they ended.
+  // For how many of them it is known how they ended.
   static constexpr size_t kRemembered = 1024;
 
   // False: it was known.

@@ -1,25 +1,25 @@
-// A worker's main thread: takes tasks from the channels of those who lease it (or call its actor), runs them, replies.
+// A worker's main thread: takes tasks from the channels of the processes that lease it (or call its actor), runs them,
+// and replies.
 //
-// A task is claimed immediately before its body, with all arguments present; otherwise it is handed back, the executor
-// never waits for one. What lies on another node is asked for when the task comes to the front of its channel, and the
-// task stays there, unclaimed, until it has come; tasks of other channels run meanwhile, and so does the one before it.
-// While a body waits in `get` for longer than a millisecond, what is queued behind it is handed
-// back, so that it can run elsewhere. The body itself is the front end's (TaskRunner).
+// A task is claimed immediately before its body, with all arguments present. Otherwise it is handed back; the executor
+// never waits for an argument. Arguments on another node are requested when the task comes to the front of its channel,
+// and the task stays there, unclaimed, until they have come; tasks of other channels run meanwhile, and so does the
+// task before it. If a body waits in `get` for longer than a millisecond, the tasks queued behind it are handed back,
+// so that they can run elsewhere. The front end runs the body itself (TaskRunner).
 //
-// An actor's worker runs one constructor and then only calls. Calls of other processes than the creator wait in their
-// channels until the constructor has run. Calls run one at a time on the main thread, or, if the front end says so
-// (TaskRunner::mode), beside each other: then the front end starts each and says when it is done (Complete), and the
-// executor takes no more of them than may run. Calls of a concurrency group of their own are taken at once and queued
-// here, so that a full group does not hold up the others. A thread of the front end that has completed a call may take
-// the next ones itself (TakeMore), which spares waking the main thread for each; their replies may then be announced
-// together (WakeOwed).
+// An actor's worker runs one constructor and then only calls. Calls of processes other than the creator wait in their
+// channels until the constructor has run. Calls run one at a time on the main thread, or concurrently if the front end
+// says so (TaskRunner::mode): then the front end starts each call and says when it is done (Complete), and the executor
+// takes no more calls than may run. Calls with a concurrency group are taken at once and queued here, so that a full
+// group does not block the others. A thread of the front end that has completed a call may take the next ones itself
+// (TakeMore), so the main thread need not be woken for each; their replies may then be announced together (WakeOwed).
 //
-// Results are remembered for a while, so that a task that takes the result of an earlier one can be queued behind it;
-// that, and what becomes of the references that come with a task, is decided by WorkerMachine.
+// Results are remembered for a while, so that a task can be queued behind the task whose result it takes. WorkerMachine
+// decides that, and what becomes of the references that come with a task.
 //
 // Threads: Run on the worker's main thread; Poll and Sleep there too, if the front end has an event loop of its own.
 // Complete and WakeOwed on any thread, without the lock. TakeMore on any thread that has the language's own lock (the
-// interpreter's), which the main thread has too, except around sleeping: it guards what is the main thread's.
+// interpreter's). The main thread has that lock too, except around sleeping; it guards the main thread's data.
 // HandBackQueued from the main thread, inside a body that waits. Adopt, SubmitterEnded, CopyCame, ExitWhenIdle and
 // CancelRunning from the link thread, with the runtime's lock held.
 #pragma once
@@ -57,7 +57,7 @@ struct DefinedTemplate {
   void* front_end = nullptr;  // the front end's loaded function
   uint32_t event_name = 0;
   uint32_t ended_well = 0;  // how often it has run here to its end, on the main thread
-  // Whether its last run was short: a reply before the next one need not be announced first. Relaxed.
+  // Its last run was short: an earlier reply need not be announced before the next run. Relaxed.
   std::atomic<bool> brief{false};
 };
 
@@ -83,7 +83,7 @@ struct TaskCall {
   std::vector<TaskArgument> dependencies;
   ProcessId submitter;
   uint64_t task = 0;          // as its submitter numbers tasks
-  uint64_t first_return = 0;  // the task's name to users; `task` if it returns nothing
+  uint64_t first_return = 0;  // the task's id for users; `task` if it returns nothing
   uint32_t attempt = 0;
   uint32_t depth = 0;
   uint64_t execution = 0;  // names this run in this process
@@ -93,7 +93,7 @@ struct TaskCall {
 struct TaskReturn {
   std::string bytes;
   StoreRoom room;                  // data != nullptr: stored
-  std::vector<Object*> contained;  // alive until the reply was written
+  std::vector<Object*> contained;  // alive until the reply is written
 };
 
 struct TaskOutcome {
@@ -111,14 +111,14 @@ struct Execution {
   TaskOutcome outcome;
   Submitter* submitter = nullptr;
   WorkerMachine::References references;
-  void* front_end = nullptr;  // of a call that runs beside others: the front end's
+  void* front_end = nullptr;  // of a concurrent call: the front end's
   EventLog::Running event;    // in the event log, from its start to its reply
 };
 
 // How an actor's calls run.
 struct ActorMode {
   bool concurrent = false;
-  bool loop = false;   // the front end has an event loop; calls are started, and completed, on the main thread
+  bool loop = false;   // the front end has an event loop; calls start and complete on the main thread
   uint32_t limit = 1;  // calls at once, those in groups not counted
   std::map<std::string, uint32_t> groups;
 };
@@ -127,8 +127,7 @@ struct ActorMode {
 class TaskRunner {
  public:
   virtual ~TaskRunner() = default;
-  // Decodes the arguments; afterwards the bytes of the call are gone. What fails here is remembered and reported by
-  // Run.
+  // Decodes the arguments; afterwards the bytes of the call are gone. Remembers an error for Run to report.
   virtual void Prepare(const TaskCall& call) = 0;
   // Runs the body. `returns` are the objects its values will be.
   virtual void Run(const std::vector<ObjectId>& returns, TaskOutcome& outcome) = 0;
@@ -138,30 +137,30 @@ class TaskRunner {
 
   // The tasks that follow run with these resources.
   virtual void Assigned(const AssignedLease&) {}
-  // After a constructor has run well.
+  // After a constructor has succeeded.
   virtual ActorMode mode() { return {}; }
-  // Instead of Run, in a concurrent actor: keeps what Prepare made, and starts it now or when told; Executor::NoteBegin
-  // comes just before the body. Start also comes from within Complete, on its thread.
+  // Instead of Run, in a concurrent actor: Keep keeps what Prepare made, and Start starts it, at once or later. The
+  // front end calls Executor::NoteBegin just before the body. Start is also called from within Complete, on its thread.
   virtual void Keep(Execution&) {}
   virtual void Start(Execution&) {}
   // Runs the event loop of a `loop` actor, which calls Executor::Poll and Sleep, until Poll says to leave.
   virtual void RunLoop() {}
-  // The execution, which runs now, is to end soon. On the link thread, with the runtime's lock held.
+  // Asks the execution, which runs now, to end soon. On the link thread, with the runtime's lock held.
   virtual void Interrupt(uint64_t) {}
-  // The template goes: its submitter has ended, and nothing that it has sent runs.
+  // The template goes: its submitter has ended, and none of its tasks runs.
   virtual void Forget(DefinedTemplate&) {}
 };
 
-// A process that gives us tasks.
+// A process that sends tasks to this worker.
 struct Submitter {
   Runtime::Peer* peer = nullptr;
   std::unordered_map<uint32_t, std::unique_ptr<DefinedTemplate>> templates;
-  std::atomic<bool> owes_wake_up{false};   // by the threads that reply; relaxed
-  std::atomic<uint32_t> precious_owed{0};  // replies among those that cannot be had again; relaxed
-  // What the task at the front of its channel needs and lies on other nodes: copies of it are awaited, or used until
-  // the task has its arguments.
+  std::atomic<bool> owes_wake_up{false};   // it was not woken for a reply yet; relaxed
+  std::atomic<uint32_t> precious_owed{0};  // such replies to tasks that would not run again; relaxed
+  // Arguments on other nodes of the task at the front of its channel: their copies are awaited, or used until the task
+  // has its arguments.
   std::vector<Location> awaited;
-  bool awaited_early = false;   // since the task before it began; what has failed since is tried once more
+  bool awaited_early = false;   // since the task before it began; copies that have failed since are tried once more
   std::vector<Location> ahead;  // likewise, of a few tasks behind it
 };
 
@@ -171,37 +170,37 @@ class Executor {
   ~Executor();
   void Run();
 
-  // For a front end's event loop. Poll takes what there is, at most `limit` calls: how many, or -1: leave. Sleep
-  // returns when there may be something, after Wake, or at the deadline; Rest only when there is something, or Wake or
-  // a signal came, and the runtime knows meanwhile that the loop rests (Runtime::SetLoopRests).
+  // For a front end's event loop. Poll takes waiting calls, at most `limit`, and returns how many, or -1: leave. Sleep
+  // returns when there may be something, after Wake, or at the deadline. Rest returns only when there is something, or
+  // after Wake or a signal; the runtime knows meanwhile that the loop rests (Runtime::SetLoopRests).
   int Poll(int limit);
   void Sleep(int64_t deadline_ns);
   void Rest();
   void Wake();  // any thread
 
-  // A call that runs beside others.
-  void NoteBegin(Execution& execution);  // its body begins now; to the event log
-  // The outcome is in it; it is gone afterwards. `in_language`: the caller has the language's own lock, which is given
-  // up while the reply has to wait. Without a loop, such a caller next calls TakeMore, and soon WakeOwed.
+  // Concurrent calls.
+  void NoteBegin(Execution& execution);  // its body begins now; notes that in the event log
+  // The execution has its outcome, and is deleted. `in_language`: the caller has the language's own lock, which is
+  // released while the reply has to wait. Without a loop, such a caller then calls TakeMore, and soon WakeOwed.
   void Complete(Execution* execution, bool in_language);
   void TakeMore();  // starts the calls that may run now
-  void WakeOwed();  // wakes the caller whose replies were not announced
+  void WakeOwed();  // wakes the caller whose replies were not announced yet
 
-  // The runtime's lock is held. False: some are left, since their submitter is behind with its replies.
+  // The runtime's lock is held. False: some tasks are left, since their submitter has not taken its replies.
   bool HandBackQueued();
-  // The task or call that the calling thread runs; nothing is filled in if it runs none. The runtime's lock is held,
-  // as for Slots: how many run at once.
+  // Describes the task or call that the calling thread runs; fills in nothing if it runs none. Slots says how many may
+  // run at once. The runtime's lock is held for all of them.
   void Describe(WaitFact& fact, bool main_thread);
-  void DescribeCall(WaitFact& fact, uint64_t execution);  // that runs beside others
+  void DescribeCall(WaitFact& fact, uint64_t execution);  // a concurrent one
   std::vector<SlotFact> Slots() const;
-  // For a front end with buffers of its own; the task that runs, on its thread. See OutputMarks.
+  // For a front end with its own output buffers, about the running task, on its thread. See OutputMarks.
   std::string MarkBeforeText(int stream, const DefinedTemplate& what) {
     return is_actor_ ? std::string() : marks_.BeforeText(stream, what.event_name, what.name);
   }
   void Adopt(Runtime::Peer* peer);
   void SubmitterEnded() { submitter_ended_.store(true); }
   void CopyCame() { copy_came_ = true; }  // or will not; the runtime's lock is held
-  void ExitWhenIdle(bool at_once);        // or only when nobody borrows what this process owns
+  void ExitWhenIdle(bool at_once);        // false: only when no process borrows what this one owns
   void CancelRunning(ProcessId submitter, uint64_t task, bool force, bool recursive);
 
   const AssignedLease& lease() const { return lease_; }
@@ -273,20 +272,20 @@ class Executor {
   OutputMarks marks_;
   WorkerMachine machine_;  // guarded by the runtime's lock where it touches objects
   AssignedLease lease_;
-  Execution main_;  // of what runs on the main thread, one at a time
+  Execution main_;  // what runs on the main thread, one at a time
   uint64_t next_execution_ = 1;
   SpinGate spin_;
-  // The frame at the front of a channel is being read: it may have to wait for a segment that is not mapped yet, and
-  // the user's code that makes functions and arguments from bytes may wait for anything.
+  // The frame at the front of a channel is being read. That may wait for a segment that is not mapped yet, and the
+  // user's code that decodes functions and arguments may wait for anything.
   bool reading_ = false;
-  std::atomic<bool> may_spin_{false};  // the last task's submitter saw a core free for us; relaxed
-  // Guarded by the language's lock: a thread is inside Step, and may have given up that lock there; or the main thread
+  std::atomic<bool> may_spin_{false};  // the last task's submitter saw a free core for this worker; relaxed
+  // Guarded by the language's lock: a thread is inside Step, and may have released that lock there; or the main thread
   // has left.
   bool stepping_ = false;
 
   // What runs on the main thread, for CancelRunning. Sequentially consistent with early_cancels_: one side sees the
   // other's.
-  // Written in this order, and current_task_ is 0 in between (RunTask); read in the reverse order (RunningNow).
+  // Written in this order, with current_task_ 0 in between (RunTask); read in the reverse order (RunningNow).
   std::atomic<uint64_t> current_execution_{0};
   std::atomic<uint64_t> current_submitter_{0};
   std::atomic<uint64_t> current_task_{0};
@@ -299,13 +298,13 @@ class Executor {
   std::deque<EarlyCancel> early_cancels_;  // guarded by the runtime's lock
   std::atomic<uint32_t> num_early_cancels_{0};
 
-  bool is_actor_ = false;  // its constructor has come
+  bool is_actor_ = false;  // the constructor has come
   bool constructed_ = false;
   ActorMode mode_;
   std::mutex reply_mutex_;  // concurrent, without a loop (AsOnlyWriter): one writer to a channel at a time
-  std::atomic<Submitter*> owed_{nullptr};  // whom OweWakeUp noted and nobody has woken since
+  std::atomic<Submitter*> owed_{nullptr};  // noted by OweWakeUp and not woken since
   std::atomic<uint32_t> num_owed_{0};      // about how many replies; relaxed
-  std::atomic<uint32_t> waking_{0};        // threads that take somebody from owed_, and ring
+  std::atomic<uint32_t> waking_{0};        // threads that take a submitter from owed_ and ring
   // Concurrent calls. Guarded by running_mutex_, which is taken inside the runtime's.
   std::mutex running_mutex_;
   std::unordered_map<uint64_t, std::unique_ptr<Execution>> running_;

@@ -1,6 +1,6 @@
-// Asking a session from outside, or from within: what its node daemon and processes tell an observer.
+// Asks a session, from outside or from within, what its node daemon and processes tell an observer.
 //
-// Any thread; blocks. Over the abstract socket of the session's node daemon, of the same user only
+// Any thread; blocks. Uses the abstract socket of the session's node daemon, of the same user only
 // (docs/decisions/0007-observers.md).
 #pragma once
 
@@ -17,12 +17,12 @@
 
 namespace weft::core {
 
-// The daemon answers in microseconds, unless the machine is swamped. So patient is a process with its own daemon.
+// The daemon answers in microseconds, unless the machine is overloaded. A process waits so long for its own daemon.
 inline constexpr int64_t kPatienceNs = 5'000'000'000;
-// So patient is whoever asks sessions that need not be in order.
+// An observer waits so long for sessions that may not be in order.
 inline constexpr int64_t kAnswerNs = 1'000'000'000;
 
-// A session, private or of a node of a cluster, by its node daemon.
+// A private session, or a node of a cluster, named by its daemon.
 struct SessionName {
   uint32_t uid = 0;
   int pid = 0;
@@ -44,16 +44,16 @@ struct Observation {
   std::string error;
 };
 
-// The socket of the session's node daemon, not blocking. kGone if nobody listens, or another user; kTimeout if the
-// daemon has left too many unaccepted until the deadline.
+// A non-blocking socket to the session's node daemon. kGone if no process or another user listens; kTimeout if the
+// daemon has not accepted earlier connections until the deadline.
 Result<UniqueFd> ConnectToSession(const SessionName& session, int64_t deadline_ns);
-// Asks all of them at the same time: `what` of kObserve..., `limit` rows from each process. A daemon may be silent for
-// so long until it has answered, and then the processes that it has asked for kReportsNs together.
+// Asks all of them at the same time: `what` of kObserve..., `limit` rows from each process. A daemon gets
+// `patience_ns` to answer, and then the processes that it has asked get kReportsNs together.
 inline constexpr int64_t kReportsNs = 2'000'000'000;
 std::vector<Observation> AskAll(const std::vector<SessionName>& sessions, uint32_t what, uint32_t limit,
                                 int64_t patience_ns);
 Observation Ask(const SessionName& session, uint32_t what, uint32_t limit, int64_t patience_ns);
-// What is said of a daemon that does not answer.
+// The message about a daemon that does not answer.
 std::string DescribeSilence(int pid, int64_t waited_ns);
 
 }  // namespace weft::core

@@ -1,12 +1,14 @@
-// Says in what a worker prints whose text follows: marks in its pipes, ESC ] weft; NAME ESC \, which the daemon takes
-// out again (src/node/worker_output.h). Without them it could only see which tasks ran about when it read.
+// Marks in a worker's output pipes that say which task printed the text that follows: ESC ] weft; NAME ESC \. The
+// daemon removes them (src/node/worker_output.h). Without them it could only guess from the tasks that ran about when
+// it read.
 //
-// A task that prints is followed by a mark when another begins, so that a child of the second, or its C code, is not
-// taken for the first. A worker that does not print should not pay for it: after some marks without any text, which the
-// daemon counts in the doorbell's page, the last one says "nobody", and there are no more until text has come. Then a
-// front end that writes text through a buffer of its own (Python's print) still says whose it is.
+// When a task begins after one that printed, a mark is written, so that the text of the second task's children or C
+// code is not taken for the first's. A worker that does not print should not pay for this: after some marks without any
+// text, which the daemon counts in the doorbell's page, the last mark says "nobody", and no more follow until there is
+// text. Even then, a front end with its own output buffer (Python's print) names the task.
 //
-// Owned by Executor; for tasks, as an actor's text has its name anyway. On the thread that runs tasks.
+// Owned by Executor, and used for tasks only, since the text of an actor has its name anyway. On the thread that runs
+// tasks.
 #pragma once
 
 #include <sys/stat.h>
@@ -36,7 +38,7 @@ class OutputMarks {
       if (of.number != number && of.left > 0) Write(stream, number, name);
     }
   }
-  // To be put before text of the task that has begun, which has this number; mostly empty. `stream`: 0, 1 for errors.
+  // What to put before text of the task that runs, which has this number; mostly empty. `stream`: 0, 1 for errors.
   std::string BeforeText(int stream, uint32_t number, std::string_view name);
 
  private:
@@ -50,7 +52,7 @@ class OutputMarks {
   };
 
   void Write(int stream, uint32_t number, std::string_view name);
-  // And not a file to which a task has redirected the descriptor.
+  // The descriptor is still the pipe, and no file to which a task has redirected it.
   bool IsThePipe(int stream) const;
 
   Doorbell& doorbell_;

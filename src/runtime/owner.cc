@@ -128,7 +128,7 @@ bool Owner::Usable(const LeasedWorker& worker) const {
 }
 
 void Owner::Enqueue(Task* task, bool at_front) {
-  if (any_lost_) WaitAnew(task);
+  if (any_lost_) WaitAgain(task);
   if (task->unresolved > 0) {
     task->state = TaskState::kWaiting;
     return;

@@ -1,30 +1,30 @@
-// What a process knows of the objects it owns or borrows and of the tasks it has submitted, and what follows from it.
-// Pure: events in, actions out; no thread, clock, socket or shared memory inside.
+// What a process knows about the objects it owns or borrows and the tasks it has submitted, and what it does about
+// them. Pure: events in, actions out; no thread, clock, socket or shared memory inside.
 //
 // Called by Runtime under its one lock, and by the simulator. Actions are performed by the caller, in order, after
 // the call. The records are plain structs that the caller may read; only this class changes them (exception:
 // Object::local_references, which handles count up and down without the lock).
 //
 // Tasks. waiting (an argument is not there yet) -> ready (queued for its shape) -> pushed (in a worker's channel,
-// claimable and revocable) -> finished. A pushed task comes back to ready when it was revoked, handed back, or its
-// worker died before claiming it; that costs no retry. A waiting task may be pushed behind the producer of its last
+// claimable and revocable) -> finished. A pushed task becomes ready again when it was revoked or handed back, or when
+// its worker died before claiming it; that costs no retry. A waiting task may be pushed behind the producer of its last
 // missing arguments on the same worker ("behind"), so a chain does not pay a round trip per link.
 //
-// Objects. pending -> resolved (inline bytes, a stored location, or an error) -> freed when nobody holds it: no local
+// Objects. pending -> resolved (inline bytes, a stored location, or an error) -> freed when nothing holds it: no local
 // reference, no hold by a task or by another object's value, no borrower.
 //
-// Lineage. A stored result is lost with the node that it lies on. What is needed to run its task again is kept as long
-// as somebody refers to the result (owner_lineage.cc), and the first who finds it lost has the task run again, which
-// costs a retry; the object is pending meanwhile, and whoever waits for it gets the new value. Arguments are kept by
-// their records alone: their values are freed when nobody else refers to them, and made again if they are needed. The
-// same goes for results of actors' calls that have retries; the actor itself is not kept for them.
+// Lineage. A stored result is lost with the node that it lies on. The owner keeps what it needs to run the task again
+// as long as a reference to the result exists (owner_lineage.cc). The first process that finds the result lost has the
+// task run again, which costs a retry. Meanwhile the object is pending, and waiting threads get the new value. Of
+// arguments only the records are kept: their values are freed when nothing else refers to them, and made again if
+// needed. The same goes for results of actor calls with retries; the actor itself is not kept for them.
 //
-// Actors. An actor is named by its handle object, which its creator owns; here is what this process, as a caller or the
-// creator, knows of it (owner_actors.cc). A call is queued -> pushed -> finished; it leaves the queue in the order in
-// which the calls were made, and comes back to its place if it must run again. A call that the dead worker had not
-// claimed did not run. One that is made again for a lost result is a new one to its actor: it comes last, and it and
-// the others do not wait for each other. The creator keeps what the constructor needs, and pushes it to each new
-// incarnation before anything else.
+// Actors. An actor is named by its handle object, which its creator owns. This class keeps what this process, as a
+// caller or the creator, knows about it (owner_actors.cc). A call is queued -> pushed -> finished. Calls leave the
+// queue in the order in which they were made, and a call that must run again gets its old place. A call that the dead
+// worker had not claimed did not run. A call that is made again for a lost result is a new one to the actor: it comes
+// last, and it and the others do not wait for each other. The creator keeps what the constructor needs, and pushes the
+// constructor to each new incarnation before anything else.
 //
 // Borrowing. A process that hands a reference to another one first registers the receiver as a borrower with the owner
 // (AddBorrower). The receiver gives all its registrations back when its last local use ends. The owner keeps a signed
@@ -78,7 +78,7 @@ class Value {
   Value& operator=(const Value&) = delete;
   ~Value() { Clear(); }
 
-  // May be asked without the lock: what it announces does not change any more, except that what is stored on another
+  // May be called without the lock: the kind that it returns no longer changes, except that a value stored on another
   // node may be lost there.
   ValueKind kind() const { return kind_.load(std::memory_order_acquire); }
   void SetBytes(ValueKind kind, std::string_view bytes);
@@ -103,8 +103,8 @@ enum class Place : uint8_t {
   kAway,    // on another node
   kComing,  // there, and a copy was asked for
   kCopied,  // in a copy on this node
-  kLost,    // no copy could be had; who wants it asks again
-  kRemade,  // on this node, or not stored, after it had lain elsewhere: to be read with the lock
+  kLost,    // no copy could be had; the next get asks again
+  kRemade,  // on this node, or not stored, after it was on another node: read it with the lock
 };
 
 struct Object {
@@ -127,12 +127,12 @@ struct Object {
   uint32_t registrations = 0;  // borrowed: how often this process is registered as its borrower
   uint32_t waiters = 0;        // threads that want to be woken as soon as it resolves
   uint32_t callbacks = 0;
-  Interest* interests = nullptr;           // the caller's (waiters.h): threads that want to hear of it
+  Interest* interests = nullptr;           // the caller's (waiters.h): threads that wait for it
   uint32_t lineage_holds = 0;              // lineages that need it as an argument; they keep the record, not the value
   const TaskTemplate* made_by = nullptr;   // owned: a stored result in a cluster
-  Lineage* lineage = nullptr;              // so it can be made again
+  Lineage* lineage = nullptr;              // with it, the value can be made again
   std::atomic<Place> place{Place::kHere};  // written before value is, if that lies elsewhere
-  bool wanted_here = false;                // somebody waits to look at the value, not only for it to exist
+  bool wanted_here = false;                // a thread waits to read the value, not only for it to exist
   bool crossed = false;                    // owned: a process of another node has borrowed it
   bool dropped = false;                    // its value was freed; lineages have kept the record
   bool lineage_dropped = false;            // there was too much of it
@@ -142,26 +142,26 @@ struct Object {
     const std::string* error = nullptr;  // kLost: a system error; lives as long as the runtime
   };
   Copy* copy = nullptr;  // this process uses it, or will
-  // A value of earlier that somebody may look at still: the copy, and what the value contains.
+  // An earlier value that may still be looked at: the copy, and what the value contains.
   struct Former {
     Location of;
     std::vector<Object*>* contained = nullptr;
   };
   std::vector<Former>* former = nullptr;
   bool resolved() const { return value.kind() != ValueKind::kPending; }
-  // The value can be looked at in this process. May be asked without the lock, as may settled.
+  // The value can be read in this process. May be called without the lock, like settled.
   bool here() const {
     if (!resolved()) return false;
     const Place where = place.load(std::memory_order_acquire);
     return where == Place::kHere || where == Place::kCopied || where == Place::kRemade;
   }
-  // So it is, or it is known why it cannot.
+  // The value can be read here, or it is known why it cannot.
   bool settled() const {
     if (!resolved()) return false;
     const Place where = place.load(std::memory_order_acquire);
     return where != Place::kAway && where != Place::kComing;
   }
-  // What a wait waits for: that it can be looked at here, or only that there is a value somewhere.
+  // What a wait waits for: that the value can be read here (`to_look`), or only that it exists somewhere.
   bool ready(bool to_look) const { return to_look ? settled() : resolved(); }
   // It has come to an end without a value, or its value cannot be had.
   bool failed() const {
@@ -169,7 +169,7 @@ struct Object {
     return kind == ValueKind::kTaskError || kind == ValueKind::kSystemError ||
            (kind == ValueKind::kStored && place.load(std::memory_order_acquire) == Place::kLost);
   }
-  // Somebody here is told when it resolves.
+  // Something in this process waits for it to resolve.
   bool awaited() const { return waiters > 0 || callbacks > 0 || interests; }
   ~Object();
 };
@@ -193,12 +193,12 @@ struct TaskTemplate {
   uint32_t num_returns = 1;
   int32_t max_retries = 3;  // -1: for ever; of a call: max_task_retries
   std::string name;
-  std::string retry_exceptions;  // empty: never; "*": any; else for the front end to judge
+  std::string retry_exceptions;  // empty: never; "*": any; otherwise the front end decides
   uint32_t event_name = 0;       // the name's number in the event log
   std::string method;            // kCall: its name
   std::string group;             // kCall: of which concurrency group
-  std::string actor_options;     // kCreation: what the front end's worker needs to know
-  // How long its tasks ran, the mean of the last ones. The owner's; templates are constant otherwise.
+  std::string actor_options;     // kCreation: for the front end in the worker
+  // The mean run time of its last tasks. Only the owner writes it; templates are constant otherwise.
   static constexpr uint32_t kUnknownNs = UINT32_MAX;
   mutable uint32_t typical_ns = kUnknownNs;
 };
@@ -242,7 +242,7 @@ struct Task {
   uint32_t unresolved = 0;
   uint32_t attempt = 0;
   uint32_t ticket_offset = 0, ticket_sequence = 0;  // the caller's, while pushed
-  uint32_t expected_ns = 0;                         // that it occupies its worker, while pushed
+  uint32_t expected_ns = 0;                         // how long it is expected to occupy its worker, while pushed
   uint32_t shape = 0;                               // of the queue it is in, or of its worker's lease
   uint64_t push = 0;                                // the number of its last push; differs for each
   int32_t worker = -1;
@@ -261,11 +261,11 @@ struct Task {
   Object* Return(uint32_t i) const { return i == 0 ? first_return : more_returns[i - 1]; }
 };
 
-// What is needed to run a task again whose results are stored.
+// What is needed to run a task again if its stored results are lost.
 struct Lineage {
   struct Argument {
     ObjectId id;
-    Object* record = nullptr;  // kept; nullptr: looked for when it is needed, since only its value would do
+    Object* record = nullptr;  // kept; nullptr: looked up by id when it is needed, and must still have its value
   };
   std::list<Lineage>::iterator place;  // among all, the oldest first
   const TaskTemplate* what = nullptr;
@@ -275,8 +275,8 @@ struct Lineage {
   std::vector<Object*> returns;  // nullptr: not stored, or freed
   uint32_t living = 0;           // of them
   uint32_t attempt = 0;          // of the last run
-  Task* task = nullptr;          // that makes them again now
-  uint64_t bytes = 0;            // that it costs
+  Task* task = nullptr;          // the run that makes them again now
+  uint64_t bytes = 0;            // what this record costs
 };
 
 // Intrusive list of tasks, in order.
@@ -291,12 +291,12 @@ struct TaskList {
   Task* PopFront();
 };
 
-// Tasks that can run. Consumers, which take stored values, go before what may make more of them, each kind in order:
-// the store is bounded, and those that wait for room in it lend only so many CPUs. But whatever takes a large constant
+// Tasks that can run. Consumers, which take stored values, go before tasks that may store more, each kind in order: the
+// store is bounded, and tasks that wait for room in it lend only so many CPUs. But a task that takes a large constant
 // is a consumer too, so after a few of them one of the rest has its turn.
 class ReadyList {
  public:
-  // Many, so that what empties the store has most of the CPUs; few enough that the rest moves on beside it.
+  // Many, so that tasks that empty the store get most of the CPUs; few enough that the rest moves on too.
   static constexpr uint32_t kConsumersInARow = 8;
 
   void Add(Task* task, bool consumer, bool at_front);  // of its kind
@@ -326,11 +326,11 @@ struct LeasedWorker {
   uint32_t shape = 0;
   TaskList pushed;           // in the order of the channel
   uint64_t expected_ns = 0;  // until they are done, if all goes as usual
-  int32_t busy_at = -1;      // its place in Owner::busy_workers
+  int32_t busy_at = -1;      // its index in Owner::busy_workers
   bool leased = false;
   bool used = false;  // something was pushed since it was leased
   bool recalled = false;
-  bool blocked = false;  // handed tasks back because its task waits; until its next result
+  bool blocked = false;  // it handed tasks back because its own task waits; until its next result
   bool full = false;     // its channel refused a frame; until its next result, or Tick if it owes none
   bool dead = false;
   Actor* actor = nullptr;  // whose worker it is; such a worker is never leased
@@ -339,7 +339,7 @@ struct LeasedWorker {
   int64_t full_since_ns = 0;
 };
 
-// An actor as a process knows it that calls it. In the list of its handle object, and dies with that.
+// An actor, as seen by a process that calls it. Belongs to its handle object and goes with it.
 struct Actor {
   Object* handle = nullptr;
   ActorState state = ActorState::kPending;
@@ -350,10 +350,10 @@ struct Actor {
   bool detached = false;
   bool out_of_order = false;  // a call that is ready may pass one that is not
   uint32_t incarnation = 0;
-  // This process has asked for its end, and sends it nothing more: calls after kill() do not run in what was killed.
+  // This process has killed it and sends it nothing more: calls after kill() do not run in the killed incarnation.
   bool killed = false;
-  bool refused = false;             // it is dead because no worker can ever be had for it
-  uint32_t killed_incarnation = 0;  // the same, of one that may be restarted; 0: none
+  bool refused = false;             // it is dead because it can never get a worker
+  uint32_t killed_incarnation = 0;  // killed, but it may be restarted; 0: none
   int32_t worker = -1;              // of the present incarnation
   uint64_t next_order = 1;
   uint32_t to_follow = 0;   // calls that are being taken back; no other call is pushed before them
@@ -390,12 +390,12 @@ enum class ActionKind : uint8_t {
   kReleaseActor,   // id: no handle is left
   kKillActor,      // id: it cannot be constructed
   kAskCancel,      // tell id.owner to cancel what makes id (number: flags as in kCancelRunning)
-  kCancelRunning,  // tell process, which runs task `id.index` of ours; number: 1 force, 2 recursive
-  kBring,          // a copy of object, which lies at location; answer with Brought or NotBrought, now or later
-  kLetGo,          // of the copy of what lies at location; object names the record, which may be gone
+  kCancelRunning,  // tell process to cancel our task `id.index`, which it runs; number: 1 force, 2 recursive
+  kBring,          // get a copy of object, which lies at location; answer with Brought or NotBrought, now or later
+  kLetGo,          // release the copy of what lies at location; object names the record, which may be gone
   kEndHold,        // tell the daemon that this process no longer has id, whose owner is dead
-  kForgetWorker,   // process, which is dead: its number is given to another from now on
-  kRunAgain,       // task, to make results again that were lost: nothing to do but to note it
+  kForgetWorker,   // process is dead: from now on another worker may get its number
+  kRunAgain,       // task runs again to replace lost results: only to be noted
 };
 
 struct Action {
@@ -426,8 +426,8 @@ enum class ReplyKind : uint8_t {
   kHandedBackBlocked,
   kCancelled,  // error: name of the exception class, newline, message; so of
   kExited,     // the actor has ended itself in this call; and of
-  kRefused,    // what the worker cannot run
-  // Did not run: arguments are lost with their nodes. `values` has where they were, `error` as above.
+  kRefused,    // the worker cannot run it
+  // Did not run: arguments are lost with their nodes. `values` has their locations, `error` as above.
   kArgumentLost,
 };
 
@@ -488,11 +488,11 @@ class Owner {
   Object* Find(ObjectId id);
   void Hold(Object* object) { ++object->holds; }
   void Unhold(Object* object, Actions& out);
-  // Frees the object if nobody needs it. Harmless to call at any time.
+  // Frees the object if nothing needs it. Harmless to call at any time.
   void Consider(Object* object, Actions& out);
-  // The value is wanted, wherever it lies: asks the owner unless it is there or on its way, or has it made again.
+  // The value is wanted, on whatever node: asks the owner unless it is there or on its way, or has it made again.
   void Want(Object* object, Actions& out);
-  // The same, to be looked at in this process: if it lies on another node, a copy is asked for as soon as that is
+  // The value is wanted to be read in this process: if it lies on another node, asks for a copy as soon as that is
   // known.
   void WantHere(Object* object, Actions& out);
   // We are about to send the receiver a value that contains `object`: registers it as a borrower, with the owner or, if
@@ -514,32 +514,32 @@ class Owner {
   // `from` is the worker that replied; a reply that it does not owe is ignored.
   void Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::string_view error,
                const std::vector<ReturnedValue>& values, int64_t now_ns, Actions& out, uint32_t run_ns = 0);
-  // Of a daemon's own number: its node is gone. Those of its processes that had to do with this one were told of
-  // before; of others it may have heard by the word of third ones, as borrowers.
+  // If `process` is a daemon's own number, its node is gone. The processes of that node that had to do with this one
+  // were announced before; others may be known only as borrowers, from third processes.
   void ProcessDied(ProcessId process, const std::string& how, int64_t now_ns, Actions& out);
   // So many registrations more for the borrower of an object of ours; negative: it gave them back.
   void BorrowsChanged(ObjectId id, ProcessId borrower, int64_t count, Actions& out);
   void ValueAsked(ObjectId id, ProcessId requester, Actions& out);
   void ValueReceived(ObjectId id, const ReturnedValue& value, Actions& out);
-  // The copy that kBring asked for, of what lies at `of`. If it cannot be had because its node is gone, it is made
-  // again, or its owner is asked to do so; else it is lost to this process for now.
+  // The answer to kBring: the copy of what lies at `of`. If there is none because the node is gone, the value is made
+  // again, or its owner is asked to do so; otherwise it is lost to this process for now.
   void Brought(Object* object, const Location& of, const Location& place, Actions& out);
   void NotBrought(Object* object, const Location& of, const std::string* error, bool node_gone, Actions& out);
-  // A borrower could not have what lay there, since its node is gone.
+  // A borrower could not get what lay at `lost`, since that node is gone.
   void ValueAskedAgain(ObjectId id, ProcessId requester, const Location& lost, Actions& out);
-  // What to say of an object of ours that is lost and cannot be made again; a system error.
+  // Why an object of ours is lost and cannot be made again; a system error.
   std::string WhyNotAgain(const Object* object, std::string_view how_lost);
   static std::string HowLost(const Location& where);
   // ---- objects of dead owners, whose references only the daemon can count (object_store/orphan_table.h)
-  // What of them this process has; kEndHold follows for each. The daemon believes it, so whatever else comes of this
-  // owner's is registered before it is looked at.
+  // Which of the owner's objects this process has; kEndHold follows for each. The answer binds: an object of this owner
+  // that arrives later is registered with the daemon before this process reads it.
   std::vector<uint64_t> HeldOf(ProcessId owner);
   bool MustBeRegistered(ObjectId id) const;
   void Registered(ObjectId id) { held_of_dead_[id.owner].insert(id.index); }
   std::string WhyOrphaned(ObjectId id) const;  // a system error
-  // Results of ours that a dead worker has left: those that no reply has told of are freed.
+  // Results of ours that a dead worker has left: frees those that no reply has announced.
   void ResultsLeft(const std::vector<SealedObject>& results, Actions& out);
-  // The copy came otherwise, before anybody asked: with a task that takes the object.
+  // The copy came with a task that takes the object, before anything asked for it.
   void CameWithTask(Object* object, const Location& of, const Location& place);
   void Tick(int64_t now_ns, Actions& out);  // returns idle leases, withdraws lease requests
   // The submitting thread goes to sleep until something is done: a core is free for one more worker.
@@ -555,16 +555,15 @@ class Owner {
   };
   bool CreateActor(Object* handle, const Submission& constructor, const ActorOptions& options, int64_t now_ns,
                    Actions& out);
-  void AbandonActor(Object* handle, Actions& out);
+  void AbandonActor(Object* handle, Actions& out);  // it was not created after all; takes the local reference
   // A detached actor of another process, which may die: keeps what is needed to construct it again.
-  void KeepActor(Object* handle, const Submission& constructor, const std::string& class_name,
-                 Actions& out);  // it was not created after all; takes the local reference
+  void KeepActor(Object* handle, const Submission& constructor, const std::string& class_name, Actions& out);
   void SubmitCall(Object* handle, const Submission& submission, int64_t now_ns, std::vector<Object*>& returns,
                   Actions& out);
   void ActorReported(const ActorChanged& change, int64_t now_ns, Actions& out);
   void ActorKillAsked(Object* handle, bool no_restart);
   bool AnyActors() const;  // that this process made and that are not dead
-  // Who calls the handle's actor for the first time makes the record.
+  // Makes the record with the first call of the handle's actor.
   Actor* ActorOf(Object* handle);
 
   // ---- cancelling
@@ -575,16 +574,16 @@ class Owner {
   // ---- questions
   // When Tick has something to do, or 0.
   int64_t NextTick() const;
-  // The same of what cannot wait for long: tasks that lie behind others although a worker is idle.
+  // The same for work that cannot wait long: tasks that lie behind others although a worker is idle.
   int64_t NextUrgentTick() const;
-  // By their numbers. A number is given to another process once its worker has died and owes nothing (kForgetWorker).
+  // By number. Another process may get the number once the worker has died and owes nothing (kForgetWorker).
   const std::vector<LeasedWorker>& workers() const { return workers_; }
-  // The numbers of those that have tasks of ours, in no order. Who goes through it from its end while replies are taken
-  // misses none: what is taken out is replaced by the last one, and what is new comes last.
+  // The numbers of workers that have tasks of ours, in no order. A loop that goes through it from the end while replies
+  // are taken misses none: a removed one is replaced by the last one, and a new one comes last.
   const std::vector<int32_t>& busy_workers() const { return busy_workers_; }
   LeasedWorker* FindWorker(ProcessId process);
   Task* FindTask(uint64_t handle) { return tasks_.Find(handle); }
-  // This process has heard that it has ended, or that its node has.
+  // This process has heard that it has ended, or that its node is gone.
   bool IsDead(ProcessId process) const {
     return dead_.Contains(process) || (!dead_nodes_.empty() && dead_nodes_.contains(NodeOf(process)));
   }
@@ -606,8 +605,8 @@ class Owner {
   size_t live_objects() const { return objects_.alive(); }
   size_t lineages() const { return lineages_.size(); }
   uint64_t lineage_bytes() const { return lineage_bytes_; }
-  // How many tasks of the worker must end before this side has something to do: the first that somebody waits for, or
-  // where its queue wants refilling, or all.
+  // How many tasks of the worker must end before this side has something to do: up to the first that a thread waits
+  // for, or to where its queue needs refilling, or all.
   size_t RepliesUntilWanted(const LeasedWorker& worker) const;
   void CheckInvariants();
   // Why the object is pending (owner_explain.cc).
@@ -621,7 +620,7 @@ class Owner {
   // An actor's calls can run nowhere else, and a thousand of them may run at once.
   size_t max_pushed_calls = 4096;
   int64_t lease_idle_ns = 100'000'000;
-  // So much is kept to run tasks again; beyond it the oldest is dropped.
+  // So many bytes are kept to run tasks again; beyond that the oldest lineage is dropped.
   uint64_t max_lineage_bytes = 64u << 20;
   // On how many cores this process and its workers may run.
   uint32_t cores = UINT32_MAX;
@@ -640,10 +639,10 @@ class Owner {
     // A lease was recalled unused, because the tasks it was for lie behind others and cannot be taken back yet. Until
     // this time no other is requested, so that others get it; 0: not so.
     int64_t request_again_ns = 0;
-    // Tasks lie behind short ones although a worker is idle, and no result has come, since then; 0: not so.
+    // Since then tasks have lain behind short ones although a worker is idle, and no result has come; 0: not so.
     int64_t gathering_since_ns = 0;
-    std::map<NodeNumber, uint32_t> near;  // this shape, where most bytes of the arguments are
-    // Of one near a node: that node, and the shape without it, whose workers there are as good.
+    std::map<NodeNumber, uint32_t> near;  // the variants of this shape near a node
+    // Of such a variant: that node, and the plain shape, whose workers on that node are as good.
     NodeNumber node;
     uint32_t plain = 0;
   };
@@ -654,8 +653,8 @@ class Owner {
                        Actions& out);
   void Seek(Object* object, Actions& out);  // Want, in the middle of an event
   // ---- locality (owner_locality.cc)
-  // The shape that a task which can run now waits for leases in: that of its template, or the same near the node that
-  // has its arguments.
+  // The shape whose leases a ready task waits for: that of its template, or the same near the node that has its
+  // arguments.
   uint32_t ShapeFor(const Task* task);
   // When an idle worker's lease is given back.
   int64_t IdleEnd(const LeasedWorker& worker) const;
@@ -663,26 +662,26 @@ class Owner {
   void Retain(Task* task, Actions& out);             // its results were stored
   void EndRunAgain(Task* task, Actions& out);        // it has ended, in whatever way
   void Detach(Object* object, Actions& out);         // it needs no lineage, or is freed
-  void DropLineage(Lineage* lineage, Actions& out);  // nobody needs it
-  // Of ours, at `where`: has it made again. False: it cannot be, and WhyNotAgain says why; then that is its value now,
-  // unless this process has a copy.
+  void DropLineage(Lineage* lineage, Actions& out);  // nothing needs it
+  // An object of ours, lost at `where`: has it made again. False: that is not possible, and WhyNotAgain says why; then
+  // that error is its value now, unless this process has a copy.
   bool Lost(Object* object, const Location& where, std::string_view how_lost, Actions& out);
   bool AskAgain(Object* object, Actions& out);   // a borrowed one; false: its owner is dead
-  void MakeAgain(Object* object, Actions& out);  // one whose value was dropped
+  void MakeAgain(Object* object, Actions& out);  // an object whose value was dropped
   bool CanRunAgain(const Lineage& lineage);
   std::string WhyNoActor(const Lineage& lineage);  // a call cannot be made again there; empty: it can
   void RunAgain(Lineage* lineage, NodeNumber lost, Actions& out);
   void ForgetValue(Object* object, Actions& out);                            // it is pending again
   void DropValue(Object* object, Actions& out);                              // only lineages refer to it
-  void PutAside(Object* object);                                             // the copy, which may be looked at
-  void LetGoOfCopies(Object* object, Actions& out);                          // nobody looks at any
+  void PutAside(Object* object);                                             // the copy, which may still be read
+  void LetGoOfCopies(Object* object, Actions& out);                          // no view of them is left
   void ResolveWith(Object* object, ValueKind kind, std::string_view bytes);  // not stored
   static std::string OwnerDied(const std::string& how);
-  void WaitAnew(Task* task);                  // for arguments that are pending again
+  void WaitAgain(Task* task);                 // for arguments that are pending again
   bool StillReady(Task* task, Actions& out);  // a ready one; if not, it waits or has ended
   static bool HasFailedArgument(const Task* task);
-  // Those of a task that came back, which must not run before they are made again. What is left to say if they cannot
-  // be.
+  // A task came back because these arguments are lost; it must not run before they are made again. Returns the error if
+  // they cannot be.
   std::string ArgumentsLost(const Task* task, std::string_view error, const std::vector<ReturnedValue>& lost,
                             Actions& out);
   LeasedWorker& WorkerRecord(ProcessId process);
@@ -707,7 +706,7 @@ class Owner {
   void PushTo(int32_t worker, Task* task, Actions& out);
   bool TryPushBehind(Task* task, Actions& out);
   void PushDependentsBehind(Task* task, Actions& out);
-  uint64_t WorthWakingNs() const;  // so much work is worth an idle worker
+  uint64_t WorthWakingNs() const;  // so much work is worth waking an idle worker
   void StopGathering(uint32_t shape);
   int32_t WorkerFor(Shape& shape) const;  // the next ready task, or -1
   void Rebalance(Shape& shape, Actions& out);
@@ -720,7 +719,7 @@ class Owner {
   void AddArgumentBorrower(Task* task, ProcessId worker, Actions& out);
   void RemoveArgumentBorrower(Task* task, ProcessId worker, Actions& out);
   void TakeBack(Task* task, Actions& out);  // out of its worker's list; its worker no longer borrows its arguments
-  void Unlist(LeasedWorker& worker, Task* task);  // from those that were pushed to it
+  void Unlist(LeasedWorker& worker, Task* task);  // out of the list of tasks pushed to it
   void Retry(Task* task, Actions& out);  // after TakeBack: queue it again, or fail it with its arguments' error
   void FailTask(Task* task, ValueKind kind, std::string_view error, Actions& out);
   void FailForGood(Task* task, std::string_view error, Actions& out);
@@ -761,15 +760,15 @@ class Owner {
   std::unordered_map<LeaseId, int32_t> lease_workers_;
   DeadProcesses dead_;
   std::set<NodeNumber> dead_nodes_;
-  std::unordered_map<ProcessId, std::set<uint64_t>> held_of_dead_;  // as the daemon knows, by owner
+  std::unordered_map<ProcessId, std::set<uint64_t>> held_of_dead_;  // what the daemon knows that we hold, by owner
   int64_t now_ns_ = 0;
   bool submitter_waits_ = true;
   uint64_t pushes_ = 0;
-  // Work lists instead of recursion, so that a chain of a million does not overflow the stack.
+  // Work lists instead of recursion, so that a chain of a million tasks does not overflow the stack.
   std::vector<Object*> resolved_;  // held while listed
   std::vector<Object*> considered_;
   bool considering_ = false;
-  std::vector<uint64_t> to_make_;  // handles of objects that were dropped and are wanted again
+  std::vector<uint64_t> to_make_;  // handles of objects whose value was dropped and is wanted again
   std::list<Lineage> lineages_;    // the oldest first
   uint64_t lineage_bytes_ = 0;
   bool any_lost_ = false;  // ever: arguments that were there may be pending again

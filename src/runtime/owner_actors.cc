@@ -162,7 +162,7 @@ void Owner::PumpActor(Actor* actor, Actions& out) {
       MarkDirty(actor);
       return Retry(task, out);
     }
-    if (any_lost_) WaitAnew(task);
+    if (any_lost_) WaitAgain(task);
     if (task->unresolved > 0) {
       if (task->what->kind == TemplateKind::kCreation) return;
       held_up = held_up || (!actor->out_of_order && !task->lineage);

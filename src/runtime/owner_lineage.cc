@@ -368,7 +368,7 @@ bool Owner::HasFailedArgument(const Task* task) {
   return false;
 }
 
-void Owner::WaitAnew(Task* task) {
+void Owner::WaitAgain(Task* task) {
   uint32_t pending = 0;
   for (uint32_t i = 0; i < task->num_dependencies; ++i) pending += !task->dependencies[i]->resolved();
   if (pending <= task->unresolved) return;  // those that it waits for, or that are about to be announced
@@ -390,7 +390,7 @@ bool Owner::StillReady(Task* task, Actions& out) {
     Retry(task, out);
     return false;
   }
-  WaitAnew(task);
+  WaitAgain(task);
   if (task->unresolved == 0) return true;
   task->state = TaskState::kWaiting;
   return false;

@@ -1,8 +1,7 @@
-// The channel of a runtime to one peer: a ring in shared memory, or a stream to a process that shares none with us.
+// The channel of a runtime to one peer: a ring in shared memory, or a stream to a process on another node.
 //
-// Rings are the rule and the hot path: each call is one predictable branch and then inline. Used by Runtime and
-// Executor as they use a ring (transport/channel.h says on which threads); what is different on a stream is in
-// shared_stream.h.
+// Rings are the common case and the hot path: each call is one predictable branch and then inline. Runtime and Executor
+// use it like a ring (transport/channel.h says on which threads); shared_stream.h says what differs on a stream.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +38,7 @@ class PeerChannel {
       return ring_->Notify(audience);
     stream_->Notify();
   }
-  // Of tasks. More of them may follow at once, and a thread that is about to sleep calls StreamPoller::FlushLingering.
+  // After tasks. More may follow at once; a thread that is about to sleep calls StreamPoller::FlushLingering.
   void NotifySoon() {
     if (ring_) [[likely]]
       return ring_->Notify(Audience::kExecutor);
@@ -89,7 +88,7 @@ class PeerChannel {
     stream_->Pop();
   }
 
-  // Nothing more can be sent, although nobody has said that the peer is dead.
+  // Nothing more can be sent, although the daemon has not said that the peer is dead.
   bool gone() const { return stream_ && stream_->gone(); }
 
  private:

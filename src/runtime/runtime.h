@@ -1,19 +1,20 @@
 // The library under both front ends: what a driver or worker process does inside weft.
 //
-// One guarded state: every call locks, lets the pure Owner handle the event, performs its actions (writing frames into
-// channels, queueing messages to the daemon), unlocks, and only then makes system calls (wake-ups, sends).
+// One guarded state: every call locks, lets the pure Owner handle the event, performs its actions (writes frames into
+// channels, queues messages to the daemon), unlocks, and only then makes system calls (wake-ups, sends).
 //
-// Threads: any number of the user's; the *background thread*, which takes replies and frees what was dropped while no
-// user thread polls; the *link thread*, which reads what the daemon sends; with peers on other nodes, the thread that
-// reads their sockets (StreamPoller). Ours block all signals and never need the GIL. Among user threads that wait, one
-// polls for all; each of the others sleeps on a word of its own (waiters.h). DropReference may be called on any thread
-// at any instant, also inside garbage collection: it only appends to a list.
+// Threads: any number of the user's; the *background thread*, which takes replies and frees dropped objects while no
+// user thread polls; the *link thread*, which reads the daemon's messages; and, with peers on other nodes, the thread
+// that reads their sockets (StreamPoller). Our threads block all signals and never need the GIL. Of the user threads
+// that wait, one polls for all; each of the others sleeps on a word of its own (waiters.h). DropReference may be called
+// on any thread at any moment, even inside garbage collection: it only appends to a list.
 //
 // After a fork nothing here may be used in the child; front ends check forked().
 //
-// Six files: runtime.cc (sessions, tasks, objects), runtime_waiting.cc (who sleeps and polls), runtime_frames.cc
-// (channels), runtime_link.cc (the daemon), runtime_copies.cc (objects of other nodes), runtime_explain.cc (what a wait
-// waits for, and whether it can end).
+// Nine files: runtime.cc (sessions, tasks, objects), runtime_actors.cc, runtime_waiting.cc (which thread sleeps or
+// polls), runtime_frames.cc (channels), runtime_link.cc (the daemon), runtime_copies.cc (objects of other nodes),
+// runtime_libraries.cc (C++ libraries), runtime_report.cc (for observers), runtime_explain.cc (what a wait waits for,
+// and whether it can end).
 #pragma once
 
 #include <array>
@@ -54,44 +55,44 @@ namespace weft::core {
 
 struct SessionOptions {
   std::string daemon_path;
-  // Of a cluster to join through its node on this machine: "host:port" of its head, or "auto" for the only one there
-  // is. Empty: a private session.
+  // A cluster to join through its node on this machine: "host:port" of its head, or "auto" for the only one on this
+  // machine. Empty: a private session.
   std::string address;
   OpenSession open;
 };
 
 enum class WaitOutcome : uint8_t {
   kReady,
-  kFailed,  // one of them has failed, and others are not there yet
+  kFailed,  // one object has failed, and others are not there yet
   kTimedOut,
   kInterrupted,
   kStopped,
   kStuck,   // it can never end: WaitReport::text is a system error (name of the exception class, newline, message)
-  kNotice,  // it has lasted long: tell the user WaitReport::text, then wait again
+  kNotice,  // it lasts long: tell the user WaitReport::text, then wait again
 };
 
-// What one get or wait of the front end knows of its own waiting; the same one when it waits again after kInterrupted
-// or kNotice. Zeros at first.
+// What one get or wait of the front end knows about its own wait; pass the same one when it waits again after
+// kInterrupted or kNotice. All zeros at first.
 struct WaitReport {
   std::string text;
   int64_t began_ns = 0;
-  int64_t look_at_ns = 0;  // when to look next whether it can end
-  int64_t pause_ns = 0;    // after that
+  int64_t look_at_ns = 0;  // when to check next whether it can end
+  int64_t pause_ns = 0;    // between checks
   int64_t stuck_since_ns = 0;
   bool noticed = false;
   uint32_t tries = 0;  // to find out whether the loop of a coroutine rests
-  // The front end's: when it changes (Executor wakes who waits), the wait ends with kInterrupted.
+  // The front end's: when it changes (Executor wakes the waiting threads), the wait ends with kInterrupted.
   const std::atomic<uint32_t>* cancelled = nullptr;
   uint32_t cancelled_before = 0;
 };
 
-// When a wait of the executor's thread lends the CPU of its task. The default, never, is for what the runtime itself
-// waits for: segments, copies, answers of the daemon.
+// When a wait of the executor's thread lends the CPU of its task. The default, never, is for waits of the runtime
+// itself: for segments, copies, answers of the daemon.
 struct Lends {
   enum class When : uint8_t {
     kNever,
     kAtOnce,
-    kIfPending,  // once one of `objects` is known to be pending: a get of what is there lends nothing
+    kIfPending,  // once one of `objects` is known to be pending: a get of ready values lends nothing
     kForMemory,  // after a while, so that consumers can run; the daemon bounds how many do
   } when = When::kNever;
   std::span<Object* const> objects{};
@@ -101,7 +102,7 @@ struct Lends {
 struct ValueView {
   ValueKind kind = ValueKind::kPending;
   std::string_view bytes;
-  bool stored = false;  // bytes lie in shared memory, 64-aligned, and may be looked at in place
+  bool stored = false;  // bytes lie in shared memory, 64-aligned, and may be read in place
 };
 
 // Room in the store that is being filled.
@@ -111,7 +112,7 @@ struct StoreRoom {
   Allocation allocation;
 };
 
-// Whose thread takes an event: that of the front end, or of a language that it hosts (C++ in a Python worker).
+// Which thread takes an event: that of the front end, or of a language that it hosts (C++ in a Python worker).
 enum class Receiver : uint8_t { kFrontEnd, kHosted };
 
 struct RuntimeEvent {
@@ -121,14 +122,14 @@ struct RuntimeEvent {
   std::string text;
   std::string name;          // kOutput: the class of the actor that printed it
   Object* object = nullptr;  // kReady, kStuck: comes with a local reference for the receiver
-  void* cookie = nullptr;    // kStuck: it was awaited, and `text` says why it never comes, as a system error
+  void* cookie = nullptr;    // kStuck: the object was awaited, and `text`, a system error, says why it never comes
 };
 
-// What of a number of objects has been resolved, in that order. Shared by the runtime and one consumer; guarded by the
+// Which of several objects have been resolved, in that order. Shared by the runtime and one consumer; guarded by the
 // runtime's lock.
 struct Completions {
   std::vector<uint32_t> ready;  // the numbers that the consumer gave to the objects
-  Waiter* waiter = nullptr;     // the consumer waits
+  Waiter* waiter = nullptr;     // the consumer, while it waits
 };
 
 // Counters, for tests and figures.
@@ -146,17 +147,17 @@ class Runtime {
   // Ends the session of a driver; waiting threads return kStopped. Idempotent.
   void Stop();
   bool stopped() const { return stopped_.load(std::memory_order_acquire); }
-  // Why, if the session ended by itself ("" if in order).
+  // Why, if the driver did not end the session itself ("" if it ended normally).
   std::string why_stopped();
   ProcessId self() const { return welcome_.process; }
   const Welcome& welcome() const { return welcome_; }
   int daemon_pid() const { return daemon_pid_; }
-  // Of the daemon as well, also in a worker, whose child it is not; 0 if it cannot be known.
+  // The pid of the node daemon, in a driver and in a worker; 0 if it is not known.
   int node_pid() const;
 
   // ---- functions and tasks
-  // A large body is put into the store, for as long as the session lasts. Fails as Allocate does. In a cluster the
-  // daemon is told first of the files of a library, so that it can give them to other nodes.
+  // A large body is put into the store, for as long as the session lasts. Fails as Allocate does. In a cluster this
+  // first tells the daemon the files of a library, so that it can give them to other nodes.
   Result<const Function*> InternFunction(const FunctionKey& key, std::string name, std::string_view body);
   const TaskTemplate* InternTemplate(TaskTemplate what, const ResourceAmounts& shape);
   // `returns` has room for what->num_returns; each comes with one local reference.
@@ -180,14 +181,15 @@ class Runtime {
     std::string class_name;
     std::string metadata;
   };
-  // A handle, with one local reference; of another actor (and then its metadata) if that exists and may be taken
-  // instead. Waits for the daemon only if the actor has a name. kInvalid: the name is taken.
-  // While the daemon is asked, `give_up` is called when a signal wants handling, on the calling thread and without the
-  // lock. If it says true, and no answer has come, kTimeout is returned; an actor that was to be created is let go.
+  // Returns a handle with one local reference. If an actor of that name exists and may be taken instead, it is that
+  // actor's handle, with its metadata. Waits for the daemon only if the actor has a name. kInvalid: the name is taken.
+  // While this waits for the daemon, it calls `give_up` when a signal is to be handled, on the calling thread and
+  // without the lock. If `give_up` returns true and no answer has come, returns kTimeout; an actor that was to be
+  // created is dropped.
   using GiveUp = std::function<bool()>;
   struct FoundActor {
     Object* handle = nullptr;
-    std::string metadata;  // empty: the one that was asked for
+    std::string metadata;  // empty: it is the actor that was to be created
   };
   Result<FoundActor> CreateActor(const ActorRequest& request, const GiveUp& give_up = {});
   Result<FoundActor> LookupActor(const std::string& name, const std::string& name_space, const GiveUp& give_up = {});
@@ -197,18 +199,18 @@ class Runtime {
 
   // ---- libraries of C++ functions, in a cluster (runtime_libraries.cc)
   bool in_cluster() const { return in_cluster_; }
-  // Where the files of a library are on this node; the daemon gets those that are not here, from the node of the
-  // submitter or another. Nothing: they are used where they are. kInvalid: it cannot be had here; the message is a
-  // system error, name of the exception class, newline, message. Any thread, without the lock.
+  // Where the files of a library are on this node; the daemon fetches missing ones from the submitter's node or
+  // another. An empty list: use them at their own paths. kInvalid: it cannot be had here; the message is a system error
+  // (name of the exception class, newline, message). Any thread, without the lock.
   Result<std::vector<std::string>> FindLibrary(const std::vector<ProgramFile>& files, ProcessId submitter,
                                                const GiveUp& give_up = {});
-  // As Submit. False: `max_pending` calls (0: any number) of this process to this actor are pending.
+  // Like Submit. False: `max_pending` calls (0: no limit) of this process to this actor are pending.
   bool SubmitCall(Object* handle, const TaskTemplate* what, std::string_view arguments,
                   std::span<Object* const> dependencies, std::span<Object* const> contained, size_t max_pending,
                   Object** returns);
   void Cancel(Object* object, bool force, bool recursive);
-  bool IsCall(Object* object);  // of an actor, by this process, and pending
-  // What a thread of this worker runs, for what it submits; 0: nothing.
+  bool IsCall(Object* object);  // the result of a pending actor call of this process
+  // The run of a task or call that the thread executes, as the parent of what it submits; 0: none.
   static void SetCurrentExecution(uint64_t number);
   static uint64_t CurrentExecution();
 
@@ -225,52 +227,52 @@ class Runtime {
   }
   void Abandon(const StoreRoom& room);
   Object* PutStored(const StoreRoom& room, std::span<Object* const> contained);
-  // The one object that a value being decoded here refers to; nullptr if this process was never given it.
+  // The object that a value being decoded here refers to; nullptr if this process was never given it.
   Object* FindReference(ObjectId id);
   // The same for many at once, under one lock; each found comes with a local reference.
   void FindReferences(std::span<const ObjectId> ids, Object** found);
   static void AddReference(Object* object) { object->local_references.fetch_add(1, std::memory_order_relaxed); }
   void DropReference(Object* object);
-  // Before the bytes of an object are looked at whose owner is dead (Owner::MustBeRegistered), and which this process
-  // was given as an argument: the daemon counts us among its holders. Waits for the daemon.
+  // Must be called before reading an object that came as an argument and whose owner is dead (Owner::MustBeRegistered):
+  // the daemon then counts this process among its holders. Waits for the daemon.
   void HoldOrphan(ObjectId id);
 
   // Waits until at least `wanted` of the objects are ready (Object::ready). deadline_ns 0: looks once; negative: no
-  // deadline. Without a report, it waits also for what can never come, and says nothing.
+  // deadline. Without a report, it waits even for objects that can never come, and says nothing.
   WaitOutcome WaitFor(std::span<Object* const> objects, size_t wanted, int64_t deadline_ns,
                       WaitReport* report = nullptr, bool to_look = true);
-  // `ends_at_failure`: also when one of several has failed (Object::failed), although others are awaited still.
+  // `ends_at_failure`: also ends when one of several has failed (Object::failed), although others are still pending.
   WaitOutcome WaitForAll(std::span<Object* const> objects, int64_t deadline_ns, WaitReport* report = nullptr,
                          bool ends_at_failure = false);
-  // What the object waits for, in words, several lines. Asks those who know, for two seconds at most.
+  // What the object waits for: a text of several lines. Asks the processes that know, for two seconds at most.
   std::string Explain(Object* object);
   // After how long a get or wait says once what it waits for (kNotice). 0: never.
   void set_notice_after(int64_t ns) { notice_after_ns_ = ns; }
   // The object must be resolved. May have to wait for a segment to be mapped; kTimeout as in Allocate.
   Result<ValueView> Read(Object* object);
-  // Address of a stored location, mapped read-only. If it lies on another node, of a copy, which is waited for and then
-  // kept for as long as this process lives; errors and kTimeout as in Read.
+  // Address of a stored location, mapped read-only. For a location on another node it waits for a copy, and keeps the
+  // copy as long as this process lives; errors and kTimeout as in Read.
   Result<const uint8_t*> MapStored(const Location& location);
 
   // ---- for the front end's own thread
   bool NextEvent(RuntimeEvent* event, Receiver receiver = Receiver::kFrontEnd);  // blocks; false when stopped
   void EndEvents(Receiver receiver);                                             // as if stopped, for this one
   void CallWhenReady(Object* object, void* cookie, Receiver receiver = Receiver::kFrontEnd);
-  // Waits for something of the front end's own, as for objects: a worker's resources are free meanwhile. What makes
-  // `ready` true calls WakeWaiters afterwards; it is asked with the lock held.
+  // Waits for a condition of the front end's own, as for objects: a worker's resources are free meanwhile. `ready` is
+  // called with the lock held; the code that makes it true calls WakeWaiters afterwards.
   WaitOutcome WaitUntilTold(const std::function<bool()>& ready);
   void WakeWaiters();
   // ---- coroutines of an actor's event loop (runtime_explain.cc)
-  // As CallWhenReady, for a coroutine that awaits the object. `execution`: the run of a call whose own asyncio task
-  // waits for nothing but this; 0: another task of the loop. The callback comes, or kStuck instead, or the await is
-  // ended by its number (0: there is nothing to end).
+  // Like CallWhenReady, for a coroutine that awaits the object. `execution`: the run of a call whose own asyncio task
+  // waits only for this; 0: another task of the loop. Returns the number of the await, for EndAwait (0: nothing to
+  // end). Either the callback comes, or kStuck instead, or EndAwait ends it.
   uint64_t Await(Object* object, void* cookie, uint64_t execution);
   void EndAwait(uint64_t number);
-  // On the loop's thread. Somebody wants to know whether the loop rests: it is about to sleep without a timer, a file
-  // or a task that waits for anything but objects.
+  // On the loop's thread. True: the background thread wants to know whether the loop rests, which means that it is
+  // about to sleep without a timer, a file or a task that waits for anything but objects.
   bool LoopIsAsked() const { return loop_asked_.load(std::memory_order_relaxed); }
   void SetLoopRests(bool rests);
-  // Each object's number goes to `to` once it is resolved, in constant time. The caller keeps the objects alive.
+  // Puts each object's number into `to` once it is resolved, in constant time. The caller keeps the objects alive.
   struct Watched {
     Object* object;
     uint32_t number;
@@ -278,11 +280,12 @@ class Runtime {
   void Watch(const std::shared_ptr<Completions>& to, std::span<const Watched> objects);
   // Forgets those that are not resolved yet.
   void Unwatch(const std::shared_ptr<Completions>& to, std::span<const Watched> objects);
-  // Waits until something is there and takes all of it. Deadlines as in WaitFor.
+  // Waits until there is something, and takes all of it. Deadlines as in WaitFor.
   WaitOutcome TakeCompletions(Completions& from, int64_t deadline_ns, std::vector<uint32_t>& taken);
 
   RuntimeStats Stats();
-  // Calls of the front end that are inside this object; it must not be deleted before they are out. The front end's.
+  // How many calls of the front end are inside this object, which must not be deleted before they return. Counted by
+  // the front end.
   std::atomic<int> users{0};
   SegmentWriter& writer() { return writer_; }
   // Marks every runtime of the parent as unusable; called in the child of a fork.
@@ -300,27 +303,27 @@ class Runtime {
     LeaseId told_lease;             // the worker knows what the lease holds
     bool told_actor = false;
     bool to_notify = false;  // is in to_notify_
-    int64_t lost_at_ns = 0;  // its stream was seen to have ended; 0: it was not
-    // Threads that took it from to_notify_ use its channel after they have unlocked.
+    int64_t lost_at_ns = 0;  // when its stream was found ended; 0: it is not
+    // Threads that took it from to_notify_ use its channel after unlocking.
     uint32_t notices_begun = 0;              // written with the lock
     std::atomic<uint32_t> notices_ended{0};  // and without it
-    // A stream: what the peer routed to us and what must wait for replies that it sent before (kAfter).
+    // A stream: routed messages of the peer that must wait for replies which it sent before (kAfter).
     std::deque<PeerMessage> held_back;
   };
 
-  // A copy of an object of another node, for this process: asked for, there, or not to be had.
+  // A copy of an object of another node, for this process: asked for, there, or not available.
   struct Fetch {
     enum class State : uint8_t { kAsked, kHere, kFailed } state = State::kAsked;
     uint64_t request = 0;
     Location place;                      // kHere
     const std::string* error = nullptr;  // kFailed
-    bool node_gone = false;              // because the node it lay on is
+    bool node_gone = false;              // kFailed because the node it lay on is gone
     std::vector<Object*> objects;        // that use it or wait for it
-    uint32_t others = 0;                 // who use it or wait for it without an object
+    uint32_t others = 0;                 // uses and waits without an object
     bool kept = false;                   // one of them is MapStored
   };
 
-  // A traversal of who waits for whom. Up to two passes (wait_graph.h).
+  // A traversal of the wait graph, in up to two passes (wait_graph.h).
   struct Inquiry {
     uint64_t number = 0;  // of the present pass
     bool second = false;
@@ -331,7 +334,7 @@ class Runtime {
     WaitProof proof;  // of the first pass
     WaitVerdict verdict;
   };
-  // A thread in WaitFor or WaitForAll. Others see it only after it has waited for a while.
+  // A thread in WaitFor or WaitForAll. Other threads see it only after it has waited for a while.
   struct Waiting {
     std::span<Object* const> objects;
     size_t wanted = 0;
@@ -340,8 +343,8 @@ class Runtime {
     Waiter* waiter = nullptr;
     uint64_t number = 0;  // not 0: it has lasted a while, and is in long_waits_
     int64_t since_ns = 0;
-    std::optional<WaitOutcome> verdict;  // how it ends, found out by the background thread
-    Object* group = nullptr;             // of those that wait for this object alone: one of them is looked at,
+    std::optional<WaitOutcome> verdict;  // how it must end, as the background thread found out
+    Object* group = nullptr;             // it waits for this object alone, with others; one of the group is examined:
     bool leads = false;                  // this one
     uint64_t execution = 0;              // not 0: a coroutine of this call awaits; it is in awaits_
     std::unique_ptr<WaitFact> task;      // in long_waits_: the task that waits, if it is one
@@ -374,22 +377,22 @@ class Runtime {
   void AnswerHeld(ProcessId owner);
   void FindOrphans(ProcessId dead);
   void NumberPeer(Peer* peer);
-  // The process has died, the owner has no record of it any more, and its channel goes as soon as no thread uses it.
+  // The process has died and the owner no longer has a record of it: its channel goes as soon as no thread uses it.
   void ForgetWorker(ProcessId process);
   void FreeForgotten();
-  void ForgetSubmitter(ProcessId process) { submitters_.erase(process); }  // for the executor, which uses it no more
-  std::vector<Peer*> TakePeersToNotify();  // to be counted in notices_ended when they were
+  void ForgetSubmitter(ProcessId process) { submitters_.erase(process); }  // by the executor, which no longer uses it
+  std::vector<Peer*> TakePeersToNotify();  // the caller notifies each and counts it in notices_ended
   void DropClosedSegments();
   void AddPeer(std::unique_ptr<Peer> peer, bool first_side);
   void HandlePeerMessages(ProcessId from, std::string_view payload);
   void HandlePeerMessage(ProcessId from, PeerMessage& message);
-  void HandleHeldBack(Peer& peer);  // what no longer has to wait
+  void HandleHeldBack(Peer& peer);  // the messages that need not wait any more
   void Perform();
   // To the event log; right after the submission.
   void NoteSubmitted(const TaskTemplate* what, std::span<Object* const> dependencies);
   bool PushTask(int32_t worker, Task* task);
   const uint8_t* PushedAlong(const Object* object, uint32_t frame_bytes);
-  // Copies (runtime_copies.cc). A fetch lives while anybody is in it.
+  // Copies (runtime_copies.cc). A fetch lives while anything uses it.
   bool IsElsewhere(const Location& location) const { return NodeOf(location.segment) != NodeOf(self()); }
   Fetch& BeginFetch(const Location& location);
   void EndFetchIfUnused(const Location& location);
@@ -409,7 +412,7 @@ class Runtime {
   size_t TakeRevokeOutcomes(Peer& peer);
   bool TakeReply(Peer& peer, std::string_view bytes);
   void DrainDrops();
-  void SetWakeUps(bool any);  // tells each worker after which reply to wake us
+  void SetWakeUps(bool any);  // tells each worker after which reply to wake this process
   bool AnyDue();
   void ArmBackground();
   void Raise(RuntimeEvent event, Receiver receiver = Receiver::kFrontEnd);
@@ -423,28 +426,28 @@ class Runtime {
                           Lends lends = {});
   WaitOutcome WaitForEach(std::unique_lock<std::mutex>& lock, Waiting& waiting, bool to_look, bool ends_at_failure);
   WaitOutcome WaitForSome(std::unique_lock<std::mutex>& lock, Waiting& waiting, bool to_look);
-  // A thread's own part: when it is to be called again. Then the wait has lasted long enough to be looked at.
+  // Called by the waiting thread; returns when to call it again. By then the wait is long enough to be examined.
   int64_t ListIfLong(Waiting& waiting, bool by_executor);
   static void BeginReport(WaitReport& report);
   void List(Waiting& waiting, bool by_executor);
-  int64_t LookAtWaits(int64_t now_ns);  // when to look again
+  int64_t LookAtWaits(int64_t now_ns);  // returns when to look again
   void TellVerdict(Waiting& waiting, WaitOutcome outcome);
-  // Looks whether the wait can end, if it is time for that. True: it is over, with this outcome.
+  // Checks whether the wait can end, if it is time for that. True: it is over, with this outcome.
   bool Look(Waiting& waiting, WaitOutcome* outcome);
   void EndLooking(Waiting& waiting);
   int64_t LookAtAwaits(int64_t now_ns);  // when to look again
-  // A stream to a worker has ended before anybody has said that the worker has.
+  // A stream to a worker has ended, and the daemon has not said that the worker has.
   void NoticeLost(Peer& peer);
   int64_t LookAtLost(int64_t now_ns);  // when to look again
   void ForgetAwait(uint64_t number);
   WaitFact FactOf(const Waiting& waiting) const;
   ProcessFact FactOfSelf();
   void BeginPass(Inquiry& inquiry, std::unique_ptr<WaitGraph> graph);
-  void Continue(Inquiry& inquiry);  // asks what can be asked; judges when all is answered
+  void Continue(Inquiry& inquiry);  // asks what can be asked; judges when all answers are there
   void AnswerWhy(ProcessId requester, ObjectId subject, uint64_t request);
   void WhyAnswered(uint64_t request, ObjectId subject, std::string_view fact);
   void ShapeAnswered(uint64_t request, std::string_view fact);
-  void AbandonInquiries();  // somebody died, and may owe an answer
+  void AbandonInquiries();  // a process died and may owe an answer
   // Hands a detached actor of this worker over to the driver, which keeps it.
   void HandOverToDriver(Object* handle);
   void KeepActor(ProcessId creator, ObjectId actor, std::string_view record);
@@ -459,13 +462,13 @@ class Runtime {
   Result<Answer> AwaitAnswer(std::unique_lock<std::mutex>& lock, std::unordered_map<uint64_t, Answer>& answers,
                              uint64_t question, const GiveUp& give_up);
   void ShareLibrary(std::string_view body);  // without the lock
-  // True if whoever asked has given up; `answer` is nullptr if it was a list, or a library.
+  // True if the asking thread has given up; `answer` is nullptr if the answer is a list or a library.
   bool TakeUnwantedAnswer(uint64_t question, const ActorAnswer* answer);
   Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes);
   Result<Location> CopyFor(const Location& location);  // without the lock
   Result<ValueView> ReadElsewhere(Object* object);     // without the lock
 
-  // For the one poller, unlocked: sleeps until something is rung, or arrives on a stream.
+  // For the one poller, unlocked: sleeps until the doorbell rings or something arrives on a stream.
   template <class Condition>
   SleepOutcome SleepAsWaiter(WaiterState kind, int64_t deadline_ns, Condition&& something_to_do) {
     if (auto* poller = stream_poller_.load(std::memory_order_acquire)) {
@@ -481,7 +484,7 @@ class Runtime {
     auto* poller = stream_poller_.load(std::memory_order_relaxed);
     return poller && poller->ReadWhileSpinning();
   }
-  // After unlocking: makes the system calls that were put off.
+  // After unlocking: makes the system calls that were postponed.
   void Flush();
   void NotifyPeers(std::unique_lock<std::mutex>& lock);
 
@@ -506,7 +509,7 @@ class Runtime {
   std::vector<std::unique_ptr<Peer>> forgotten_;                     // workers; a thread may still use their channels
   std::vector<Peer*> peer_of_worker_;                                // by the owner's worker number
   std::vector<Peer*> to_notify_;
-  std::vector<Peer*> due_list_;  // workers with tasks of ours; also read by the poller without the lock
+  std::vector<Peer*> due_list_;  // workers with tasks of ours; the poller reads it without the lock
   std::vector<std::pair<Message, std::vector<UniqueFd>>> outbox_;
   std::vector<std::pair<ProcessId, std::string>> peer_outbox_;
   std::vector<Peer*> holding_back_;  // have something in held_back
@@ -516,10 +519,10 @@ class Runtime {
   std::map<Location, Fetch> fetches_;                      // by where the object lies
   std::unordered_map<uint64_t, Location> fetch_requests_;
   uint64_t next_fetch_ = 1;
-  std::set<std::string> fetch_errors_;  // each once, for as long as the runtime lives
+  std::set<std::string> fetch_errors_;  // each once, as long as the runtime lives
   struct Reservation {
     uint64_t bytes = 0;
-    bool awaited = true;  // else the thread that asked was interrupted
+    bool awaited = true;  // false: the thread that asked was interrupted
   };
   std::unordered_map<uint64_t, Reservation> reserving_;      // by request
   std::unordered_map<uint64_t, Result<bool>> reservations_;  // answered
@@ -530,13 +533,13 @@ class Runtime {
   std::unordered_map<uint64_t, LibraryAnswer> library_answers_;
   std::set<uint64_t> orphans_held_;                 // questions that were answered
   std::set<std::string> shared_libraries_;          // by the identity of the library: the daemon knows of it
-  std::unordered_map<uint64_t, Object*> given_up_;  // questions, with the handle that was to be created
+  std::unordered_map<uint64_t, Object*> given_up_;  // questions nobody waits for, with the handle to be created
   struct ActorToHandOver {
     ObjectId actor;
     const TaskTemplate* what = nullptr;
     std::string arguments;
     std::vector<Object*> dependencies;  // with a reference each
-    std::string why, error;             // it cannot be
+    std::string why, error;             // not empty: it cannot be constructed
   };
   std::map<ObjectId, ObjectId> stand_ins_;     // for detached actors that wait for arguments
   std::vector<ActorToHandOver> to_hand_over_;  // for the background thread
@@ -556,25 +559,25 @@ class Runtime {
   std::unordered_map<Object*, std::vector<Callback>> callbacks_;
   std::string why_stopped_;
   Waiters waiters_;
-  uint32_t eager_waits_ = 0;      // of threads for which any reply may matter
+  uint32_t eager_waits_ = 0;      // threads for which any reply may matter
   bool background_idle_ = false;  // sleeps without a deadline
   bool segment_announced_ = false;
   uint64_t submits_ = 0;
   RuntimeStats stats_;
   std::vector<ReturnedValue> values_scratch_;
   std::vector<const uint8_t*> pushed_scratch_;
-  std::vector<Peer*> lost_peers_;  // of which the daemon was not told yet
-  SpinGate poller_spin_;           // of whoever polls
+  std::vector<Peer*> lost_peers_;  // not reported to the daemon yet
+  SpinGate poller_spin_;           // of the polling thread
   std::vector<Object*> returns_scratch_;
   std::map<uint64_t, Waiting*> long_waits_;       // of threads, those that have lasted a while, by number
   std::set<std::pair<int64_t, uint64_t>> looks_;  // when to look at which of them
   std::unordered_map<Object*, std::map<uint64_t, Waiting*>> groups_;
-  Waiting* looked_at_ = nullptr;         // its inquiry is open
+  Waiting* looked_at_ = nullptr;         // the wait whose inquiry is open
   int64_t next_look_ns_ = 0;             // not before
   std::vector<Inquiry*> inquiries_;      // that wait for answers
   std::map<uint64_t, Awaiting> awaits_;  // coroutines of this actor, in the order in which they began to wait
-  bool awaits_seen_ = false;             // the background thread looks at them now and then
-  bool loop_rests_ = false;              // of this actor; as SetLoopRests says
+  bool awaits_seen_ = false;             // the background thread checks them now and then
+  bool loop_rests_ = false;              // this actor's loop, as SetLoopRests says
   uint64_t last_rest_ = 0;
   uint64_t last_wait_ = 0;
   uint64_t last_inquiry_ = 0;
@@ -584,13 +587,13 @@ class Runtime {
   std::atomic<Object*> dropped_{nullptr};
   std::atomic<int64_t> last_drop_wake_ns_{0};
   std::atomic<bool> stopped_{false};
-  std::atomic<int64_t> leave_by_ns_{0};  // not 0: until when the daemon is waited for, at the beginning and the end
+  std::atomic<int64_t> leave_by_ns_{0};  // not 0: how long to wait for the daemon, at the start and the end
   std::atomic<bool> has_outgoing_{false};
   std::atomic<bool> loop_asked_{false};
 
   SegmentWriter writer_;
   SegmentReader reader_;
-  // Made with the first stream, by the link thread with mutex_ held; then constant. The atomic is for the other
+  // The link thread makes it with the first stream, with mutex_ held; then it is constant. The atomic is for the other
   // threads.
   std::unique_ptr<StreamPoller> streams_;
   std::atomic<StreamPoller*> stream_poller_{nullptr};

@@ -1,8 +1,8 @@
-// Fixed-size records at stable addresses, named by handles that are never given out twice.
+// Fixed-size records at stable addresses, named by handles that are never used twice.
 //
 // A handle is generation << 32 | slot. Handles travel to other processes and come back as input: Find() answers
-// nullptr for anything that is not a live record. Memory of freed records is reused, never unmapped, so that a late
-// look at a freed record is harmless. One thread at a time (the runtime's lock).
+// nullptr for anything that is not a live record. Memory of freed records is reused, never unmapped, so a late look
+// at a freed record is harmless. One thread at a time (the runtime's lock).
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ class Slab {
     }
   }
 
-  // Constructs a record; T must have a member `handle` and initialise all of its members.
+  // Constructs a record; T must have a member `handle` and initialise all its members.
   T* New() {
     uint32_t slot;
     if (!free_.empty()) {

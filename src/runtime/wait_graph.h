@@ -1,27 +1,28 @@
-// Who waits for whom, as far as one process has asked: says which question to ask next, whether the wait it began with
-// can end, and puts it into words. Pure: no thread, clock or socket; facts come in, questions and a verdict come out.
+// The graph of waits, as far as one process has asked: decides which question to ask next and whether the wait that it
+// began with can end, and describes it. Pure: no thread, clock or socket; facts come in, questions and a verdict go
+// out.
 //
-// Called by Runtime under its lock (runtime_explain.cc) and by tests. One object is one traversal: begin it, then ask
-// every question that NextQuestion gives and hand in the answer, in any order, until there is none
-// open; then Judge. An answer that does not come is simply not handed in.
+// Called by Runtime under its lock (runtime_explain.cc) and by tests. One WaitGraph is one traversal: begin it, ask
+// every question that NextQuestion gives, and pass in the answers, in any order, until none is open; then Judge. An
+// answer that does not come is simply left out.
 //
-// What can go on. A node *may go on* unless the facts show that it cannot. A thread in get needs all its objects; one
-// in wait, as many as it wants. An object needs its task; the task needs all its arguments, or the body that runs it
-// to go on, or (a call to an actor) a slot of the actor, or a worker with the resources it asks for. Resources are to
-// be had if there is enough without what those hold that cannot go on; CPUs are lent by who waits and never lack.
-// Whatever is not known may go on: a body that does not wait, a wait with a timeout, a task on its way to or from its
-// worker, a process that did not answer, an idle actor (its handle may be dropped), anything beyond the limits. So the
-// nodes that may go on are the least set with these rules, and the rest is stuck.
+// What can go on. A node *may go on* unless the facts show that it cannot. A thread in get needs all its objects; a
+// thread in wait needs as many as it wants. An object needs its task. The task needs all its arguments, or that its
+// running body goes on, or (a call to an actor) a slot of the actor, or a worker with the resources that it asks for.
+// Resources can be had if there are enough without those held by nodes that cannot go on; waiting tasks lend their
+// CPUs, so CPUs never lack. Everything unknown may go on: a body that does not wait, a wait with a timeout, a task on
+// its way to or from its worker, a process that did not answer, an idle actor (its handle may be dropped), anything
+// beyond the limits. So the nodes that may go on are the least set with these rules, and the rest is stuck.
 //
 // Why a verdict of kDeadlock is never false. Facts are gathered one by one while the world goes on, so one traversal
-// may see a circle that never was. Therefore a second one, begun after the first has ended, and judged with the proof
-// of the first: a fact counts only if both saw it. Every such fact has a number that is never used again (a wait, the
-// run of a task, a lease, a task between two pushes) or cannot become true again once it was false (an object without
-// a value), so it was true all the time between its two sightings; in particular all of them were true at once, at the
-// instant between the traversals. From then on the first of the stuck nodes to go on would need another one to have
-// gone on before: none does. Replies are no exception: an owner reads its rings before it answers, so a reply written
-// before the first traversal ended is known in the second. Only what comes from outside can help: a kill, a cancel,
-// the death of a process. And to say that something cannot end by itself is all that the error claims.
+// may see a circle that never was. Therefore there is a second one, which begins after the first has ended and is
+// judged with the proof of the first: a fact counts only if both saw it. Every such fact has a number that is never
+// used again (a wait, the run of a task, a lease, a task between two pushes) or cannot become true again once it was
+// false (an object without a value). So it was true all the time between its two sightings, and all facts were true at
+// once at the instant between the traversals. From then on, the first of the stuck nodes to go on would need another
+// one that went on before: there is none. Replies are no exception: an owner reads its rings before it answers, so a
+// reply written before the first traversal ended is known in the second. Only something from outside can help: a kill,
+// a cancel, the death of a process. The error claims only that the wait cannot end by itself.
 #pragma once
 
 #include <array>
@@ -44,7 +45,7 @@ struct WaitQuestion {
   ResourceAmounts shape;  // kShape: to the daemon
 };
 
-// Facts that hold a verdict of stuck; each is one number of each kind.
+// The facts behind a verdict of stuck; each is a kind and the numbers that name it.
 using WaitProof = std::set<std::array<uint64_t, 5>>;
 
 struct WaitVerdict {
@@ -53,16 +54,16 @@ struct WaitVerdict {
     kStuck,          // a deadlock if two traversals in a row say so
     kUnschedulable,  // it waits for resources that do not exist
   } kind = Kind::kMayGoOn;
-  bool in_circle = false;  // it is itself among those that wait for each other, and does not only wait for them
-  std::string chain;       // kStuck, kUnschedulable: in words, one line
+  bool in_circle = false;  // it is part of the circle, and does not only wait for it
+  std::string chain;       // kStuck, kUnschedulable: one line of text
   WaitProof proof;
 };
 
 class WaitGraph {
  public:
-  // The thread of `process` that waits. From outside: who asks is not this thread, and the words must name it.
+  // Begins with a waiting thread of `process`. `from_outside`: another process asks, so the text must name the thread.
   WaitGraph(ProcessId process, WaitFact wait, bool from_outside = false);
-  // Nobody in particular; for explaining an object.
+  // Begins with an object, to explain it.
   explicit WaitGraph(ObjectId object);
 
   // A second traversal from the same beginning.
@@ -76,11 +77,11 @@ class WaitGraph {
 
   // With the facts so far. `earlier`: the proof of a traversal that ended before this one began, or nullptr.
   WaitVerdict Judge(const WaitProof* earlier);
-  // In words: one line, and many. After Judge.
+  // The result as one line, and as many. After Judge.
   std::string Line() const;
   std::string Text() const;
 
-  // Beyond these, nothing more is asked, and what was not asked may go on.
+  // No more questions than these; what was not asked may go on.
   size_t max_questions = 10'000;
 
  private:
@@ -96,8 +97,8 @@ class WaitGraph {
     std::vector<int> holders;  // kShape: which of the fact's holders the children are
     std::vector<int> parents;
     int64_t required = 0;          // children that must be able to go on
-    int64_t able = 0;              // that are
-    std::vector<int64_t> lacking;  // kShape: per resource, what would lack if all children stayed stuck
+    int64_t able = 0;              // children that are
+    std::vector<int64_t> lacking;  // kShape: per resource, what would be missing if all children stayed stuck
     bool free = false;             // may go on
   };
 
@@ -114,7 +115,7 @@ class WaitGraph {
   std::string Sentence(const std::vector<int>& path, bool repeats) const;
   std::string NameOf(ObjectId object) const;
   std::string PidOf(ProcessId process) const;
-  std::string Place(const ObjectFact& fact) const;  // where a task is that was given to a worker
+  std::string Place(const ObjectFact& fact) const;  // where a task is that was pushed to a worker
   std::string WhoWaits(const Node& node) const;
   void Write(int number, int depth, std::set<int>& written, std::string& out, size_t& lines) const;
 

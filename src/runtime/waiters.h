@@ -1,17 +1,17 @@
 // The threads of this process that wait inside weft: which of them polls, and which event wakes which of them.
 //
 // The contract. A thread is woken when what *it* waits for is settled, and by nothing else:
-//  - one that waits for objects, when the last one that it needs has come; or, if it asked for that, when one has
-//  failed;
-//  - one that waits for news, such as an answer of the daemon, when there may be some (NewsCame);
-//  - every one, when the session ends or a task is cancelled (WakeAll).
+//  - a thread that waits for objects, when the last one that it needs has come or, if it wants that, when one has
+//    failed;
+//  - a thread that waits for news, such as an answer of the daemon, when there may be some (NewsCame);
+//  - every thread, when the session ends or a task is cancelled (WakeAll).
 // One thread, the poller, sleeps on the process's doorbell, takes the replies for all and stays the poller until its
 // own wait ends; then it hands over (HandOver). The others sleep, each on a futex word of its own, so that n events
 // wake at most n threads, however many wait.
 //
-// All of it is called with the runtime's lock held, but for Waiter::woken, which its own thread reads while it sleeps.
+// All calls need the runtime's lock, except Waiter::woken, which its own thread reads while it sleeps.
 // Why no wake-up is lost: a thread clears `woken` with the lock, then looks at what it waits for, and unlocks only to
-// sleep as long as `woken` is still clear. What changes afterwards does so with the lock, and sets it.
+// sleep as long as `woken` is still clear. Later changes happen with the lock, and set it.
 //
 // Does not sleep, read the doorbell, or know when a wait has lasted too long.
 #pragma once
@@ -26,7 +26,7 @@ class Doorbell;
 struct Object;
 struct Waiter;
 
-// That a thread wants to hear of an object. In the object's list until it has heard, or no longer waits.
+// A thread wants to hear of an object. It is in the object's list until the thread has heard or no longer waits.
 struct Interest {
   Object* object = nullptr;  // nullptr: in no list
   Waiter* waiter = nullptr;
