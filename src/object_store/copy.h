@@ -17,9 +17,9 @@ inline constexpr uint64_t kParallelCopyBytes = 4u << 20;
 void CopyWarm(void* destination, const void* source, uint64_t size, int threads);
 
 // Copies to pages of a shared file that do not exist yet, given by descriptor and offset, and by the address where they
-// are mapped for writing. Writing through the descriptor spares the kernel to zero each page and to fault it in for
-// writing: measured 1.8 times as fast as storing to the mapping. The pages are mapped afterwards, so that the next
-// copy to them is a warm one. Fails if the system has no memory left; the destination is then undefined.
+// are mapped for writing. Writing through the descriptor saves the kernel zeroing each page and faulting it in:
+// measured 1.8 times as fast as storing to the mapping. The pages are mapped afterwards, so that the next copy to them
+// is a warm one. Fails if the system has no memory left; the destination is then undefined.
 struct ColdDestination {
   int fd;
   uint64_t offset;
@@ -27,8 +27,8 @@ struct ColdDestination {
 };
 Status CopyCold(ColdDestination destination, const void* source, uint64_t size, int threads);
 
-// How many threads a copy of this size is worth now, the calling one included. Below kParallelCopyBytes it is 1 and
-// costs nothing; else it looks at the machine's load, which takes some ten microseconds.
+// How many threads a copy of this size is worth now, including the calling one. Below kParallelCopyBytes it is 1 and
+// costs nothing; otherwise this checks the machine's load, which takes about ten microseconds.
 int CopyThreads(uint64_t size);
 
 }  // namespace weft::core

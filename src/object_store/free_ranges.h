@@ -2,13 +2,12 @@
 //
 // Called by SegmentWriter, under its mutex. Does not touch memory, count against a budget, or read the clock.
 //
-// A page is *warm* if it exists (something was written to it and it was not punched since), else *cold*. Warm pages
-// cost nothing to write again, cold ones cost a fault and count against the budget, so a request goes to warm pages
-// where it can.
+// A page is *warm* if it exists (it was written and not punched since), otherwise *cold*. Warm pages cost nothing to
+// write again; cold ones cost a fault and count against the budget. So requests go to warm pages if possible.
 //
 // Large objects (64 kB and more) get whole pages. `free_` holds every free stretch, `warm_` the warm parts of them. A
-// request takes the smallest warm range that fits, else it extends one of the largest warm ranges into cold space, else
-// the smallest free stretch that fits.
+// request takes the smallest warm range that fits, or else extends one of the largest warm ranges into cold space, or
+// else takes the smallest free stretch that fits.
 //
 // Small objects live in an arena of their own, so that they neither split large warm ranges nor share pages with large
 // objects. It grows by blocks of 1 MB from the far end of the data; a block becomes warm by units of 16 kB, and units
@@ -43,18 +42,17 @@ class FreeRanges {
   // `size` is a multiple of kBlock.
   explicit FreeRanges(uint64_t size);
 
-  // Room for an object of this size, or nullopt if no free stretch is long enough. What is cold in it counts as warm
-  // from now on. `spare_bytes` is what may become warm without giving up other warm pages: with enough of it a
-  // middling object does not break into a much larger warm range.
+  // Room for an object of this size, or nullopt if no free stretch is long enough. Cold pages in it count as warm from
+  // now on. `spare_bytes` may become warm without giving up other warm pages: with enough of it, a middle-sized object
+  // does not break into a much larger warm range.
   std::optional<Taken> Take(uint64_t object_size, uint64_t spare_bytes);
   // Reverts the last Take; nothing of it was populated.
   void Undo(const Taken& taken);
   // The object in it is gone. Its pages stay warm.
   void Return(Range range);
 
-  // Free warm pages to be punched, those first that lie idle longest, at least so many bytes if warm_free_bytes()
-  // allows. They belong to nobody until Punched or NotPunched is called with them; they do not count as held any
-  // more.
+  // Free warm pages to be punched, the longest idle first, at least so many bytes if warm_free_bytes() allows. They
+  // cannot be used until Punched or NotPunched is called with them, and no longer count as held.
   std::vector<Range> TakeIdle(uint64_t bytes);
   void Punched(const std::vector<Range>& ranges);
   void NotPunched(const std::vector<Range>& ranges);

@@ -1,12 +1,12 @@
-// Decides who may use how much of the object store's memory. Pure: events in, actions out.
+// Decides how much of the object store's memory each process may use. Pure: events in, actions out.
 //
 // Called by the node daemon, on its loop thread. Actions are performed by the caller, in order. Processes reserve
 // before they take pages and release after they gave them back, so the sum of reservations bounds what the store
 // takes from the machine. What a dead process leaves behind (sealed objects) stays counted until it is freed.
 //
-// A request that fits is granted at once, unless others wait: requests are served strictly in order, so that a large
-// one is not starved by small ones. One that does not fit makes everybody else trim, again and again while it waits,
-// and is refused after `wait_ns`. Every request ends in exactly one Grant or Refuse, unless its process died.
+// A request that fits is granted at once, unless others wait: requests are served strictly in order, so that small ones
+// do not starve a large one. While a request does not fit, all other processes are asked to trim, again and again; it
+// is refused after `wait_ns`. Every request ends in exactly one Grant or Refuse, unless its process died.
 //
 // Does not read the clock, touch memory, or know what the reservations are used for.
 #pragma once
@@ -28,7 +28,7 @@ class MemoryBudget {
   struct Options {
     uint64_t capacity_bytes = 0;
     int64_t wait_ns = 5'000'000'000;     // how long a request may wait for others to make room
-    int64_t ask_again_ns = 250'000'000;  // objects are dropped while it waits, so the others are asked again
+    int64_t ask_again_ns = 250'000'000;  // objects are dropped meanwhile, so the others are asked again
   };
 
   // ---- events
@@ -79,8 +79,7 @@ class MemoryBudget {
 
   explicit MemoryBudget(Options options) : options_(options) {}
 
-  // A process joined. Returns what it gets without asking: `wanted_bytes`, or nothing if that does not fit or others
-  // wait.
+  // A process joined. Returns what it gets without asking: `wanted_bytes`, or 0 if that does not fit or others wait.
   uint64_t Admit(ProcessId process, uint64_t wanted_bytes);
 
   void Handle(const Reserved& event, std::vector<Action>& out);
@@ -89,7 +88,7 @@ class MemoryBudget {
   void Handle(const DeadFreed& event, std::vector<Action>& out);
   void Handle(const Ticked& event, std::vector<Action>& out);
 
-  // When Ticked should come next, if anybody waits.
+  // When Ticked is needed next, if a request waits.
   std::optional<int64_t> NextTickNs() const;
 
   uint64_t capacity_bytes() const { return options_.capacity_bytes; }
@@ -117,7 +116,7 @@ class MemoryBudget {
   std::map<ProcessId, uint64_t> dead_;      // what dead ones left, no zeros
   std::deque<Waiting> waiting_;             // in the order of arrival, hence of deadlines
   uint64_t used_bytes_ = 0;                 // sum of both maps
-  int64_t asked_at_ns_ = 0;                 // valid while anybody waits
+  int64_t asked_at_ns_ = 0;                 // valid while a request waits
 };
 
 }  // namespace weft::core

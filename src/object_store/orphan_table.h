@@ -4,16 +4,16 @@
 // object in a segment of this node whose owner is dead. A *holder* has a reference to it or a view of it: a process of
 // this node, or another node, named by the number of its daemon, for all of its processes.
 //
-// Nobody counts the references of a dead owner's objects any more, so the daemon asks: with the first orphan of an
-// owner, every holder there could be. Each answers once with what it has of that owner. From then on it may only let go
-// of orphans, and says so, or have one that is registered here first (HoldBegan). So what is known of a holder never
-// becomes too little, and an orphan that nobody has once all have answered is free for good. That a reference is on its
-// way from one process to another meanwhile does no harm: the receiver registers before it looks at the bytes.
+// No process counts the references of a dead owner's objects, so the daemon asks: with the first orphan of an owner it
+// asks every possible holder. Each answers once with what it has of that owner. From then on a holder may let go of
+// orphans, and says so, or get one that is first registered here (HoldBegan). So the table never knows less than a
+// holder has, and an orphan that no holder has once all have answered can be freed. A reference that is on its way from
+// one process to another meanwhile does no harm: the receiver registers before it looks at the bytes.
 //
 // For other nodes it answers what the processes of this one hold of objects that lie there (NodeAsked).
 //
 // What if a process dies here: one that was asked and has not answered, or holds something, counts until HolderLeft,
-// which must come when none of its mappings can be used any more. One that is stopped (SIGSTOP) keeps everything.
+// which must come when none of its mappings can be used any more. A stopped process (SIGSTOP) keeps everything.
 //
 // Does not talk to processes, touch memory, or know whether an owner is dead: the caller that reports an orphan does.
 #pragma once
@@ -31,10 +31,10 @@ namespace weft::core {
 class OrphanTable {
  public:
   // ---- events
-  struct Found {  // objects of dead owners; what is known already changes nothing
+  struct Found {  // objects of dead owners; known ones change nothing
     std::vector<SealedObject> objects;
   };
-  struct HolderJoined {  // a process that can be asked, or another node; one that is known changes nothing
+  struct HolderJoined {  // a process that can be asked, or another node; a known one changes nothing
     ProcessId holder;
   };
   struct HolderLeft {
@@ -59,7 +59,7 @@ class OrphanTable {
     ProcessId node;
     ProcessId owner;
   };
-  struct SegmentForgotten {  // with all that lay in it
+  struct SegmentForgotten {  // with all its objects
     SegmentId segment;
   };
 
@@ -79,7 +79,7 @@ class OrphanTable {
     std::vector<uint64_t> indexes;
     bool operator==(const AnswerNode&) const = default;
   };
-  struct TellNodeEnded {  // of what was in the answer, nobody here has these any more
+  struct TellNodeEnded {  // no process here has these any more, which were in the answer
     ProcessId node;
     ProcessId owner;
     std::vector<uint64_t> indexes;
@@ -118,8 +118,7 @@ class OrphanTable {
   void AskAll(ProcessId id, Owner& owner, bool nodes, std::vector<Action>& out);
   static void TakeUnheld(Owner& owner, uint64_t index, std::vector<Location>& freed);
   static void LetGo(Owner& owner, uint64_t index, ProcessId holder);
-  // Frees what may be freed, answers the processes that can be answered, and forgets an owner of which nothing is left
-  // to know.
+  // Frees what may be freed, answers the processes that can be answered, and forgets owners that no longer matter.
   void Consider(std::map<ProcessId, Owner>::iterator owner, std::vector<Action>& out);
   void ConsiderIndexes(std::map<ProcessId, Owner>::iterator owner, const std::vector<uint64_t>& indexes,
                        std::vector<Action>& out);

@@ -1,8 +1,8 @@
 // The daemon's side of the segments: keeps a descriptor of each, so that sealed objects outlive their writer.
 //
 // Used by the node daemon, on its loop thread. Keeps nothing mapped: it reads an index through the descriptor, so that
-// holes stay holes and a hostile writer can disturb nothing. While a writer lives, its segment is handed out, and
-// single objects are hidden; once it died, the keeper alone frees in it.
+// holes stay holes and a hostile writer cannot disturb it. While a writer lives, the keeper hands out its segment and
+// hides single objects; after its death only the keeper frees in it.
 //
 // After a death everything in the file that is not a sealed object is given back at once; each freed object gives its
 // pages back as soon as no neighbour needs them; with the last object the segment goes.
@@ -23,7 +23,7 @@ namespace weft::core {
 
 class SegmentKeeper {
  public:
-  // A writer announced its segment with a read-write descriptor. Refuses what is not a segment of that writer: wrong
+  // A writer announced its segment with a read-write descriptor. Refuses anything but a segment of that writer: wrong
   // kind, size, seals or header, or a second one.
   Status Adopt(SegmentId segment, UniqueFd fd, uint64_t claimed_size);
 
@@ -39,7 +39,7 @@ class SegmentKeeper {
   };
   Estate WriterDied(SegmentId segment);
 
-  // What dead writers have left of these owners' objects: of one process, or of all of a node.
+  // The objects of these owners that dead writers have left: of one process, or of all processes of a node.
   std::vector<SealedObject> ObjectsOf(ProcessId owner) const;
   std::vector<SealedObject> ObjectsOf(NodeNumber owners) const;
 
@@ -52,7 +52,7 @@ class SegmentKeeper {
   // nothing.
   uint64_t FreeDead(const Location& location);
 
-  // Nobody reads a dead writer's segment any more: all of it goes. Returns the bytes, as FreeDead does.
+  // No process reads a dead writer's segment any more: all of it goes. Returns the bytes, as FreeDead does.
   uint64_t Forget(SegmentId segment);
 
   bool IsDead(SegmentId segment) const;

@@ -1,20 +1,20 @@
-// The bytes of a segment. One process writes it, everybody else maps it read-only, and the node daemon reads the index
+// The bytes of a segment. One process writes it, all others map it read-only, and the node daemon reads the index
 // through its descriptor after the writer has died.
 //
 //   0             header page
 //   index_offset  index: `index_capacity` entries of 64 bytes, a page exists only where an entry was used
 //   data_offset   data, to the end of the file; offsets in a Location count from the start of the file
 //
-// The whole layout follows from the file's size, which is sealed, so a reader believes nothing that the header says:
-// it computes the layout and refuses a segment whose header disagrees.
+// The whole layout follows from the file's size, which is sealed. So a reader does not trust the header: it computes
+// the layout and refuses a segment whose header disagrees.
 //
 // An entry appears by one release store of its generation into `state` and disappears by one store of 0. Its other
 // fields are written while state is 0. What if the writer dies here: before the store the entry is empty and its range
-// counts as unused; after it the entry is whole. There is nothing between.
+// counts as unused; after it the entry is whole. There is no state in between.
 //
-// A generation names one allocation: the low 24 bits are the number of its entry, the rest is a counter that the
-// writer never turns back (at a million objects a second it lasts 12 days before it meets an old number again, and
-// then only an equally old location in the very same entry could be mistaken). It is never 0.
+// A generation names one allocation: the low 24 bits are the number of its entry, the rest is a counter that the writer
+// never turns back. (At a million objects a second it takes 12 days to repeat a number, and then only an equally old
+// location in the very same entry could be mistaken.) It is never 0.
 #pragma once
 
 #include <atomic>
@@ -107,7 +107,7 @@ struct SegmentLayout {
            header.data_offset == data_offset;
   }
 
-  // Whether these numbers, from whomever they come, lie within the data. Written so that nothing can overflow.
+  // Whether these numbers, which may come from anywhere, lie within the data. Written so that nothing can overflow.
   bool Contains(uint64_t offset, uint64_t bytes) const {
     return offset >= data_offset && offset % kObjectAlignment == 0 && offset <= size && bytes <= size - offset;
   }
@@ -117,8 +117,8 @@ struct SegmentLayout {
   }
 };
 
-// Address space for a process in a store of this capacity. Four times as much, so that fragmentation by ranges that
-// are still in use hardly ever stands in the way of a large object; pages exist only where something was written.
+// Address space for a process in a store of this capacity. Four times as much, so that fragmentation by used ranges
+// hardly ever blocks a large object; pages exist only where something was written.
 constexpr uint64_t SegmentSizeFor(uint64_t capacity_bytes) {
   uint64_t wanted = capacity_bytes > kMaxSegmentBytes / 8 ? kMaxSegmentBytes / 2 : capacity_bytes * 4;
   uint64_t rounded = (wanted + kSegmentGranule - 1) / kSegmentGranule * kSegmentGranule;

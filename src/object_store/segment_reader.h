@@ -3,8 +3,8 @@
 // One per process. Used by the runtime, from any thread. The caller asks the daemon for a descriptor when Resolve says
 // that a segment is not mapped, and pins an object (borrows its reference) before it resolves the location.
 //
-// A view is the right to use an address that Resolve gave; a segment with views is not unmapped. A write through such
-// an address kills this process with SIGSEGV and nobody else.
+// A view is the right to use an address that Resolve returned; a segment with views is not unmapped. A write through
+// such an address kills only this process, with SIGSEGV.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ namespace weft::core {
 
 class SegmentReader {
  public:
-  // Maps a segment; the descriptor is closed in any case (a thousand segments must not use up `ulimit -n`).
-  // Refuses what is not a sealed segment of this writer. Opening one that is mapped already changes nothing.
+  // Maps a segment; always closes the descriptor (a thousand segments must not use up `ulimit -n`). Refuses anything
+  // but a sealed segment of this writer. Opening a mapped segment again changes nothing.
   Status Open(SegmentId segment, UniqueFd fd);
   bool IsOpen(SegmentId segment) const;
 
@@ -31,8 +31,8 @@ class SegmentReader {
   Result<const uint8_t*> Resolve(const Location& location);
   void ReleaseView(SegmentId segment);
 
-  // The segment is gone or of no use any more: unmapped now, or with its last view. It cannot be resolved meanwhile;
-  // a dropped segment may be opened again.
+  // The segment is gone or no longer needed: unmaps it now, or with its last view. It cannot be resolved meanwhile; a
+  // dropped segment may be opened again.
   void Drop(SegmentId segment);
 
   size_t mapped_count() const;

@@ -1,15 +1,15 @@
-// The segment that this process writes: allocates, publishes, recycles and gives back.
+// The segment that this process writes: allocates, publishes, recycles and gives memory back.
 //
 // One per process, made with its first large value. Used by the runtime, from any thread; a mutex of its own guards the
 // tables and is never held while pages are populated, punched or copied. Nothing here asks the daemon: the caller
 // reserves budget by message, reports what Trim gives back, and announces the segment.
 //
-// The life of a range: Allocate (the caller alone writes it) -> Seal (everybody may read it, nobody writes it) -> Free
+// The life of a range: Allocate (only the caller writes it) -> Seal (every process may read it, none writes it) -> Free
 // (recycled, its pages stay warm) -> Trim (its pages go back to the system). Abort ends an allocation that was never
 // sealed.
 //
 // Held pages (in use or warm, index included) never exceed the budget. If an allocation does not fit, our own warm free
-// pages are punched first; only what is missing beyond them is asked for.
+// pages are punched first; the caller reserves only what is still missing.
 //
 // What if this process dies here: the daemon finds an object in the index if its entry was published, and not
 // otherwise; everything else in the file counts as free. See segment_layout.h and segment_crash_test.cc.
@@ -56,7 +56,7 @@ struct SegmentCounters {
 
 class SegmentWriter {
  public:
-  // What the idle trim looks back over: memory that was not needed once in this time is given back.
+  // The idle trim looks back over this time: memory that was never needed in it is given back.
   static constexpr int64_t kIdleBucketNs = 1'000'000'000;
   static constexpr int kIdleBuckets = 10;
 
@@ -71,16 +71,16 @@ class SegmentWriter {
   SegmentId segment() const { return segment_; }                             // after Create
   uint64_t size() const { return layout_.size; }
 
-  // Room for one object. kFull with *missing_budget > 0: reserve so much (or more), AddBudget, try again. kFull with 0:
-  // the address space is fragmented, freeing objects helps. kUnavailable: the system has no pages.
+  // Room for one object. kFull with *missing_budget > 0: reserve that much (or more), AddBudget, and try again. kFull
+  // with 0: the address space is fragmented, freeing objects helps. kUnavailable: the system has no pages.
   Result<Allocation> Allocate(ObjectId object, uint64_t size, Populate populate, uint64_t* missing_budget);
   // Copies bytes into an allocation, `at` bytes from its start, with several threads if cores are free. No lock is
   // held. Fails only if the system has no pages; the caller then aborts the allocation.
   Status Fill(const Allocation& allocation, uint64_t at, const void* bytes, uint64_t size) const;
-  // Publishes what was allocated. False if the location is not an allocation that is being written. `index`, if it is
-  // not 0, says which of its owner's objects it is; that may not have been known before.
+  // Publishes an allocation. False if the location is not an allocation that is being written. `index`, if not 0, says
+  // which of its owner's objects it is, for when that was not known before.
   bool Seal(const Location& location, uint64_t index = 0);
-  // Takes back an allocation that was not sealed. False if there is none such.
+  // Takes back an allocation that was not sealed. False if there is no such allocation.
   bool Abort(const Location& location);
   // Recycles a sealed object. False if the location is outdated, so that freeing twice is harmless.
   bool Free(const Location& location);
@@ -88,16 +88,17 @@ class SegmentWriter {
   // The sealed object's bytes in our read-only mapping, or nullptr if the location is outdated. Valid until Free.
   const uint8_t* ReadOnly(const Location& location) const;
 
-  // The sealed objects here of such other owners. Costs next to nothing if there are none. The owners are dead: an
-  // object that is being written now is not among them, so its writer looks whether the owner lives after sealing it.
+  // The sealed objects here that belong to other owners for which the condition holds; costs almost nothing if there
+  // are none. Used for dead owners: an object that is being written now is not included, so its writer checks after
+  // sealing it whether the owner lives.
   std::vector<SealedObject> ObjectsOf(const std::function<bool(ProcessId)>& owners) const;
 
   void AddBudget(uint64_t bytes);
-  // Somebody else needs memory: gives up to so many bytes of budget back, first what is not in use, then by punching
-  // warm free pages. Returns by how much the budget became smaller; the caller tells the daemon.
+  // Another process needs memory: gives up to so many bytes of budget back, first unused budget, then by punching warm
+  // free pages. Returns by how much the budget shrank; the caller tells the daemon.
   uint64_t Trim(uint64_t bytes);
-  // Called now and then (at best every second while HasIdleMemory): punches what lay free for ten seconds, and gives
-  // back budget above `keep_budget`. Returns as Trim does.
+  // Called now and then (best every second while HasIdleMemory): punches memory that was free for ten seconds, and
+  // gives back budget above `keep_budget`. Returns the same as Trim.
   uint64_t TrimIdle(int64_t now_ns, uint64_t keep_budget);
   bool HasIdleMemory(uint64_t keep_budget) const;
 

@@ -1,8 +1,8 @@
-// Tells whether a chunk arrived as it was sent. Against accidents (memory, cards, our own mistakes), not against
-// people: who can change packets can change this too (TLS is for that).
+// Detects whether a chunk arrived as it was sent. Guards against accidents (memory, network cards, our own mistakes),
+// not against attackers, who can change the checksum too (TLS is for that).
 //
-// Called on the loop threads of node daemons, once per chunk on each side, so it must not cost much beside moving the
-// bytes: eight independent sums, each multiplied by an odd number per word, go as fast as memory is read.
+// Called on the loop threads of node daemons, once per chunk on each side, so it must be cheap compared to moving the
+// bytes: eight independent sums, each multiplied by an odd number per word, run at the speed of reading memory.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace weft::core {
 
-// Of any change within one word, and of any exchange of words, the sum differs.
+// Any change within one word, and any exchange of words, changes the sum.
 uint64_t Checksum(std::span<const uint8_t> bytes);
 
 }  // namespace weft::core

@@ -1,16 +1,17 @@
-// Decides which chunk a node sends to whom next, and tells those who pull what it has got. Pure: events in, actions
-// out.
+// Decides which chunk a node sends next, and to which node, and tells nodes that pull which chunks it has. Pure: events
+// in, actions out.
 //
-// Called by the node daemon on its loop thread, and by the simulator.
+// Called by the node daemon on its loop thread, and by tests.
 //
-// Each link has its own queue, in which objects take turns; links take turns for what may be under way in all. Little
-// is handed to the kernel at once, so that what was asked last does not wait behind megabytes and what is cancelled is
-// not sent. Every request is answered exactly once, by SendChunk or RefuseChunk, unless its link is lost.
+// Each link has its own queue, in which objects take turns; links take turns for the bytes that may be under way in
+// all. Little is handed to the kernel at once, so that a late request does not wait behind megabytes and a cancelled
+// chunk is not sent. Every request is answered exactly once, by SendChunk or RefuseChunk, unless its link is lost.
 //
-// An object may be served while it is still being pulled: who asks for what it has (HoldingsAsked) is told then and at
-// each chunk that comes.
+// An object may be served while it is still being pulled: a node that asks for its holdings (HoldingsAsked) is told at
+// once and with each new chunk.
 //
-// Does not read the bytes or compute checksums. What asks is input: anything may be asked for, and is refused.
+// Does not read the bytes or compute checksums. Requests are input: a request for something that is not there is
+// refused.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +29,10 @@
 namespace weft::core {
 
 // ---- events -----------------------------------------------------------------------------------------------------
-struct ObjectOffered {  // from now on it can be asked for
+struct ObjectOffered {  // other nodes can ask for it from now on
   ObjectId object;
   uint64_t size = 0;
-  bool complete = false;  // or nothing of it yet
+  bool complete = false;  // false: this node has nothing of it yet
 };
 struct ChunkGained {
   ObjectId object;
@@ -94,7 +95,7 @@ class ChunkServer {
   };
   // Planted bugs, to show that the tests find them. All off outside tests.
   struct Faults {
-    bool forget_the_refused = false;       // what cannot be served is not answered
+    bool forget_the_refused = false;       // requests that cannot be served are not answered
     bool first_come_first_served = false;  // links take no turns
   };
 
@@ -123,7 +124,7 @@ class ChunkServer {
     bool complete = false;
     std::vector<bool> has;
     uint32_t count = 0;
-    std::set<NodeNumber> told;  // of what comes
+    std::set<NodeNumber> told;  // nodes that are told of new chunks
   };
   struct Ask {
     uint64_t request = 0;

@@ -1,10 +1,11 @@
-// Looks for a copy of an object whose home is gone, by asking the other nodes what they have of it. Pure: events in,
-// actions out.
+// Looks for a copy of an object after the node of its primary copy is gone, by asking the other nodes what they have of
+// it. Pure: events in, actions out.
 //
-// Called by the node daemon (node/object_exchange.h) on its loop thread. The home of an object knows who has copies;
-// when it is gone nobody does, so all are asked, once per object, however many want it here. The first that has all of
-// it ends the search. One that is still pulling it is waited for: it says when it has all, or has given up. Who only
-// searches has nothing to offer, so searches do not wait for each other.
+// Called by the node daemon (node/object_exchange.h) on its loop thread. The node of the primary copy knows which nodes
+// have copies. When it is gone no node knows, so all are asked, once per object, however many processes want it here.
+// The first node that has all of it ends the search. The search waits for a node that is still pulling it: that node
+// says when it has all, or has given up. A node that only searches has nothing to offer, so searches do not wait for
+// each other.
 //
 // Does not pull (PullPlan), keep copies (CopyTable), or know about time: the caller ends a search that takes too long.
 #pragma once
@@ -25,10 +26,10 @@ struct CopySought {
   ProcessId process;  // 0: a pull that has lost its sources
   uint64_t request = 0;
   Location object;
-  std::vector<NodeNumber> nodes;  // to be asked, if nobody was yet
+  std::vector<NodeNumber> nodes;  // to ask, if no search for the object has begun yet
 };
 struct HolderAnswered {
-  Location object;  // of one that has nothing: segment and generation only
+  Location object;  // segment and generation only, if the node has nothing
   NodeNumber node;
   bool complete = false;
   bool gone = false;  // it has nothing of it
@@ -54,7 +55,7 @@ struct AskHolder {  // answered by HolderAnswered or AskedNodeLost
 };
 struct EndSearch {
   Location object;
-  NodeNumber holder;  // of all of it; 0: nobody has it
+  NodeNumber holder;  // has all of it; 0: no node does
   std::vector<std::pair<ProcessId, uint64_t>> seekers;
   bool for_pull = false;
 };

@@ -3,14 +3,14 @@
 // Called by the node daemon (node/object_exchange.h) on its loop thread. The caller performs the actions in order; it
 // may feed further events while it does so, whose actions are performed before the rest.
 //
-// An object is named by its location on its own node, its home. The first process that wants it has room made for it
-// and then pulled; those that come meanwhile wait for the same pull, and later ones are given what is there. A copy
-// that nobody uses any more stays, since the next may want it, until its object is freed, its home is gone (for as long
-// as the caller sees fit), or somebody needs the room: then the one that was unused longest goes first.
+// An object is named by the location of its primary copy. For the first process that wants it, room is made and the
+// object is pulled. Processes that come meanwhile wait for the same pull, and later ones get the copy that is there. An
+// unused copy stays, since the next process may want it, until its object is freed, the node of the primary copy is
+// gone (as long as the caller sees fit), or room is needed: then the copy that was unused longest goes first.
 //
-// The place of a copy is freed only when no chunk of it is being sent; until then it is leaving, and whoever wants the
-// object again waits. Every CopyWanted is answered exactly once, by TellFetched or TellUnfetchable, unless it was
-// withdrawn or its process died.
+// The place of a copy is freed only when no chunk of it is being sent. Until then it is leaving, and a process that
+// wants the object again waits. Every CopyWanted is answered exactly once, by TellFetched or TellUnfetchable, unless it
+// was withdrawn or its process died.
 //
 // Does not move bytes (PullPlan), serve others (ChunkServer), allocate, or know about time.
 #pragma once
@@ -46,7 +46,7 @@ struct RoomMade {
 };
 struct RoomRefused {
   Location object;
-  std::string error;  // for those who wait, a system error
+  std::string error;  // for the waiting processes, a system error
 };
 struct CopyCompleted {
   Location object;
@@ -79,7 +79,7 @@ struct BeginPull {  // answered by CopyCompleted or CopyFailed, unless WithdrawC
   Location object;
   Location place;
 };
-struct WithdrawCopy {  // pull it no more, offer it no more, and tell its home
+struct WithdrawCopy {  // stop pulling and offering it, and tell the node of the primary copy
   Location object;
 };
 struct FreePlace {
@@ -119,14 +119,14 @@ class CopyTable {
   void Handle(const HomeLost& event, std::vector<CopyAction>& out);
   void Handle(const SendingBegan& event, std::vector<CopyAction>& out);
   void Handle(const SendingEnded& event, std::vector<CopyAction>& out);
-  // Drops what is unused, the oldest first, until so much was freed or nothing is left.
+  // Drops unused copies, the oldest first, until so much is freed or none is left.
   void Handle(const RoomNeeded& event, std::vector<CopyAction>& out);
 
   bool empty() const { return copies_.empty(); }
   size_t size() const { return copies_.size(); }
   size_t unused() const { return unused_.size(); }
   bool IsComplete(const Location& object) const;
-  // It is here, or will be, or is just leaving.
+  // A copy is here, or will be, or is just leaving.
   bool Has(const Location& object) const { return copies_.contains(object); }
 
   void CheckInvariants() const;
@@ -139,11 +139,11 @@ class CopyTable {
   struct Copy {
     Stage stage = Stage::kMakingRoom;
     Location place;
-    std::set<Use> waiting;  // for the pull, or for the place of a leaving one
+    std::set<Use> waiting;  // for the pull, or until a leaving copy is gone
     std::set<Use> users;
     uint32_t sending = 0;
     uint64_t unused_since = 0;  // in unused_; 0: not there
-    bool forsaken = false;      // its object is freed or its home is gone: goes with its last user
+    bool forsaken = false;      // its object is freed, or the primary copy's node gone: goes with its last user
   };
   using Copies = std::map<Location, Copy>;
 

@@ -1,13 +1,14 @@
-// Knows which nodes hold or pull an object, and tells those who pull it whom to ask. Pure: events in, actions out.
+// Knows which nodes hold or pull an object, and tells the nodes that pull it which ones to ask. Pure: events in,
+// actions out.
 //
-// Called on the loop thread of the daemon that answers for the object (that of its owner), and by the simulator.
+// Called by the daemon of the primary copy's node, on its loop thread, and by tests.
 //
-// Whoever pulls an object is a source for others from the beginning. A newcomer is given a few complete copies and a
-// few of those that pull, and these are given the newcomer. Each newcomer begins at another place of the object, as far
-// as can be from where the others began; so they have different parts soon, and exchange them: a broadcast takes about
-// as long as one transfer, however many receive it (PullPlan does the rest).
+// A node that pulls an object is a source for others from the beginning. A newcomer is told a few nodes with complete
+// copies and a few that pull, and these are told the newcomer. Each newcomer begins at another place of the object, as
+// far as possible from where the others began. So they soon have different parts and exchange them: a broadcast takes
+// about as long as one transfer, however many nodes receive it (PullPlan does the rest).
 //
-// Does not know which chunks anybody has: nodes announce that to each other.
+// Does not know which chunks a node has: nodes announce that to each other.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +22,7 @@
 namespace weft::core {
 
 // ---- events -----------------------------------------------------------------------------------------------------
-struct CopyHeld {  // all of it: it was made there, or a pull has ended
+struct CopyHeld {  // the node has all of it: it was made there, or a pull has ended
   ObjectId object;
   NodeNumber node;
 };

@@ -1,21 +1,22 @@
 // Decides which chunk of which object a node asks from which other node. Pure: events in, actions out.
 //
-// Called by the node daemon on its loop thread, and by the simulator. The caller performs the actions in order. It has
-// no notion of time.
+// Called by the node daemon on its loop thread, and by tests. The caller performs the actions in order. It has no
+// notion of time.
 //
 // An object is pulled from several sources at once. A source is complete, or partial: it is pulling the object itself
-// and announces what it has. What a partial source has is asked from it, and complete ones are asked for what nobody
-// else has: so a source that many pull from sends each chunk about once, and they have the rest from each other. Each
-// receiver begins at another place of the object (HolderDirectory says where), and goes to the middle of what is left
-// where it meets others.
+// and announces what it has. Chunks that a partial source has are requested from it, and complete sources are asked for
+// chunks that no partial source has. So a source that many nodes pull from sends each chunk about once, and they get
+// the rest from each other. Each receiver begins at another place of the object (HolderDirectory says where), and when
+// it meets parts that others have, it goes on in the middle of what is left.
 //
 // Bytes asked for and not answered are bounded per link and in all. The other side answers every request exactly once,
-// with the chunk or a refusal; until then it counts, also if nobody wants it any more. Pulls over one link take turns.
+// with the chunk or a refusal; until then it counts, even if the chunk is no longer wanted. Pulls over one link take
+// turns.
 //
-// A chunk is had when its checksum was right. A source that sends a wrong one, refuses or is lost is not asked again
-// for that object, and what was asked there is asked elsewhere. At the end, when all is asked, an idle source is asked
-// for what a busy one still owes. If no source has what is missing, the directory is asked for more; if it knows of no
-// complete one either, the object is lost.
+// A chunk counts only if its checksum is right. A source that sends a wrong chunk, refuses or is lost is not asked
+// again for that object, and other sources are asked for what it owes. At the end, when everything is requested, idle
+// sources are asked for chunks that a busy one still owes. If no source has a missing chunk, the directory is asked for
+// more sources; if it knows no complete one either, the object is lost.
 //
 // Does not move bytes, compute checksums (the caller), serve others (ChunkServer), or know about time.
 #pragma once
@@ -77,21 +78,21 @@ struct AskChunk {
   ObjectId object;
   uint32_t chunk = 0;
 };
-struct CancelChunk {  // answered all the same
+struct CancelChunk {  // the request is answered all the same
   uint64_t request = 0;
   NodeNumber node;
 };
 struct AskForSources {  // answered by SourcesGiven; if the directory is gone, by an empty one
   ObjectId object;
 };
-struct KeepChunk {  // it is right and new: others may have it from here
+struct KeepChunk {  // it is right and new: other nodes may get it from here
   ObjectId object;
   uint32_t chunk = 0;
 };
 struct FinishPull {
   ObjectId object;
 };
-struct FailPull {  // no copy can be reached; what came so far is of no use
+struct FailPull {  // no copy can be reached; the chunks that came are of no use
   ObjectId object;
   std::string why;
 };
@@ -101,7 +102,7 @@ class PullPlan {
  public:
   struct Config {
     uint64_t link_credit = 8 * kChunkBytes;    // 10 Gbit/s over 6 ms
-    uint64_t total_credit = 64 * kChunkBytes;  // what arrives at once is bounded, however many links
+    uint64_t total_credit = 64 * kChunkBytes;  // bounds what arrives at once, however many links there are
   };
   // Planted bugs, to show that the tests find them. All off outside tests.
   struct Faults {
@@ -128,7 +129,7 @@ class PullPlan {
     ObjectId object;
     uint32_t chunk = 0;
     uint32_t size = 0;
-    bool live = true;  // false: the bytes are not wanted any more
+    bool live = true;  // false: the bytes are no longer wanted
   };
   // Null if it was answered already.
   const Request* Find(uint64_t request) const;

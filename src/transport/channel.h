@@ -3,19 +3,19 @@
 //
 // Sending. BeginSend gives room for one frame, or nullptr while the peer is behind (back-pressure: try again after
 // it has read). CommitSend publishes the frame; Notify wakes the peer if it sleeps. Frames arrive once and in order.
-// A frame is at most MaxFrameBytes(); larger values go to the object store.
+// A frame has at most MaxFrameBytes(); larger values go to the object store.
 //
 // Receiving. Peek shows the next frame; its bytes stay valid until Pop. A revocable frame must be claimed between the
-// two: Claim() returns false if the sender has taken it back meanwhile, and then the frame counts as never sent.
+// two. Claim() returns false if the sender has taken the frame back; then it counts as never sent.
 //
 // Revoking. Revoke(ticket) ends in exactly one of kRevoked and kClaimed for each ticket. On a ring the answer is
 // there at once. On a socket it is kPending first, and NextRevokeOutcome gives the answer later.
 //
-// Threads: one sender and one receiver at a time on each side; the caller serialises (on a socket, the two as well).
-// Nothing here blocks.
-// A peer may die at any instruction: what it had committed can still be read, an uncommitted frame never shows,
-// and a frame the dead peer had not claimed is reported kRevoked by Revoke. (On a socket that is known only of frames
-// that had not left; others are reported kClaimed, which after a death means "may have run".) Ask once for each ticket.
+// Threads: one sender and one receiver at a time on each side; the caller serialises (on a socket, both together).
+// Nothing here blocks. A peer may die at any instruction. What it had committed can still be read, an uncommitted frame
+// never shows, and Revoke reports kRevoked for a frame that the dead peer had not claimed. (On a socket that is known
+// only for frames that had not left; others are reported kClaimed, which after a death means "may have run".) Ask once
+// for each ticket.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +37,8 @@ struct Ticket {
 
 enum class RevokeOutcome : uint8_t { kRevoked, kClaimed, kPending };
 
-// Who at the peer is meant. A task concerns only a worker that waits for work; a reply concerns whoever waits, or the
-// peer's background thread if nobody does.
+// Which thread of the peer is meant. A task concerns only a worker that waits for work; a reply concerns the waiting
+// thread, or the peer's background thread if none waits.
 enum class Audience : uint8_t { kExecutor, kAnyone };
 
 class Channel {
@@ -60,7 +60,7 @@ class Channel {
 
   // The peer wrote something that no correct peer writes. Nothing more is received; treat the peer as dead.
   virtual bool broken() const = 0;
-  // Gives memory that a burst had grown back to the system, if nothing is in flight from this side.
+  // Gives memory that a burst needed back to the system, if nothing is in flight from this side.
   virtual void Trim() = 0;
 };
 

@@ -1,13 +1,14 @@
-// The doorbell page of a process: which of its incoming rings may hold something, and who sleeps and wants waking.
+// The doorbell page of a process: which of its incoming rings may hold something, and which thread sleeps and wants
+// waking.
 //
 // The node daemon makes the page (CreateDoorbellPage) and hands it to the owner, which opens it as a Doorbell, and to
-// every process that sends to the owner, which opens it as a PeerDoorbell. All of it is shared memory that any of them
-// may be killed over, at any instruction.
+// every process that sends to the owner, which opens it as a PeerDoorbell. All of it is shared memory, and any of them
+// may be killed at any instruction.
 //
-// Who sleeps. At most two threads of the owner:
+// Sleepers. At most two threads of the owner:
 //   - the *waiter*, the one thread that polls for all: a thread in `get`, or a worker's main thread without work;
 //   - the *background thread*, which takes replies while no thread of the user is inside a weft call. It is woken only
-//     while it is *armed*. A thread that leaves a weft call arms it on its behalf, although it already sleeps.
+//     while it is *armed*. A thread that leaves a weft call arms it, even though it sleeps already.
 // Each has a word of its own; on one word they would steal each other's wake-ups.
 //
 // What rings. A slot is the owner's number for one incoming ring. Tasks and replies have a bitmap each, chosen by the
@@ -15,8 +16,8 @@
 // thread must neither wake up nor spin on it. A bitmap has a summary word with a bit per word, so that a look costs one
 // load, whatever the number of channels.
 //
-// The protocol of the owner: TakeRung, then read each ring that was named until Peek finds it empty (or remember that
-// it is not). A frame that is committed after that sets the bit again. Names may be spurious and, if a peer misbehaves,
+// The protocol of the owner: TakeRung, then read each named ring until Peek finds it empty (or remember that it is
+// not). A frame that is committed after that sets the bit again. Names may be spurious and, if a peer misbehaves,
 // nonsense: ignore slots that are not in use.
 //
 // Why no wake-up is lost.
@@ -29,33 +30,32 @@
 //   - P3 before W2 in that order: W2 sees the summary bit and the waiter does not sleep.
 //   - W2 before P3: then W1 is before P4, and P4 sees the waiter asleep (or what another waker made of it). If our
 //     compare-and-swap succeeds, we wake it: either it is in W3 already, or W3 finds the word changed and returns. If
-//     it fails, somebody else has made it awake since W1 and wakes it, or it woke by itself (deadline, signal). In any
+//     it fails, another waker has made it awake since W1 and wakes it, or it woke on its own (deadline, signal). In any
 //     case it is awake, and before it sleeps again it passes W2, which is after P3.
-//   Nobody asleep and nobody armed at P4 and P5: whoever sleeps or arms next does so after P4 or P5, hence its check of
-//   the summary is after P3 and finds the bit. For this reason ArmBackground returns whether something is rung, and its
+//   If no thread is asleep or armed at P4 and P5, the next one sleeps or arms after P4 or P5, so its check of the
+//   summary is after P3 and finds the bit. For this reason ArmBackground returns whether something is rung, and its
 //   caller must then take it or call WakeBackground. A waiter that leaves without having looked (its deadline passed)
 //   is covered too: leaving a weft call ends in ArmBackground.
 //   The background thread is signalled through a word that remembers (none, signalled, asleep): a signal that comes
 //   before it sleeps makes its next sleep return at once.
 //   A waiter that is asleep in `get` is not woken for tasks, and does not look for them in W2. When the worker has no
 //   work afterwards, it sleeps as kAsleepIdle, and that W2 looks at both bitmaps.
-//   A late wake-up (the waker was descheduled between its compare-and-swap and the system call) finds somebody who
-//   sleeps anew, or nobody: a spurious return, after which the caller looks again.
+//   A late wake-up (the waker was descheduled between its compare-and-swap and the system call) finds a thread that
+//   sleeps again, or none: a spurious return, after which the caller looks again.
 //
 // Why a bit that is set already needs no wake-up. A slot has one producer. The bit being set at P2 means that this
-// producer set it earlier and the owner has not taken it since. That earlier call has gone through P3 to P5, so
-// somebody awake is bound to look at it, by the argument above; when the owner takes the bit, it does so by an exchange
+// producer set it earlier and the owner has not taken it since. That earlier call has gone through P3 to P5, so by
+// the argument above a thread that is awake will look at it; when the owner takes the bit, it does so by an exchange
 // that comes after our P2 on the same word and thus sees our frame. P2 must be a read-modify-write for this: a plain
-// load of the bit may be older than our frame. Only a predecessor on the same slot can leave the bit without the rest,
-// by having died in between; for that case the producer calls Adopt when it gets a slot.
+// load of the bit may be older than our frame. Only a predecessor on the same slot can have set the bit without the
+// rest, if it died in between; for that case the producer calls Adopt when it gets a slot.
 //
 // What if the producer dies here? Before P2: the frame is in the ring and no bit says so. Between P2 and P5: the bit is
-// set and nobody was woken, which the next ring of anybody else may repair. Inside P4 or P5, between the change of the
-// state and the system call: the owner sleeps and looks awake to all others. Nobody but the daemon can see any of it,
-// and the daemon does: it announces the death to each process that had a channel with the dead one, and calls
-// PeerDoorbell::WakeAll, which asks the kernel whatever the state says. The owner then drains the ring of the dead
-// without looking at its bit. So the delay is that of noticing a death, and nothing is lost.
-// If the owner dies, ringing has no effect.
+// set and no thread was woken; another producer's ring may repair that. Inside P4 or P5, between the change of the
+// state and the system call: the owner sleeps and looks awake to all others. Only the daemon can notice, and it does:
+// it announces the death to each process that had a channel with the dead one, and calls PeerDoorbell::WakeAll, which
+// asks the kernel whatever the state says. The owner then drains the ring of the dead without looking at its bit. So
+// the delay is the time to notice a death, and nothing is lost. If the owner dies, ringing has no effect.
 #pragma once
 
 #include <atomic>
@@ -83,7 +83,7 @@ enum class WaiterState : uint32_t {
   kAsleepBlocked = 3,  // a worker whose task waits; wants replies, and tasks in order to hand them back
 };
 
-// What a worker says of the wait that its task is in. The worker writes kNot and the two kinds of waits; the daemon
+// What a worker says about its task's wait. The worker writes kNot and the two kinds of waits; the daemon
 // turns a wait into kLends when it counts the CPU as lent, and kLends back into that wait if its scheduler has enough
 // lenders. A worker that goes on exchanges it for kNot; if it finds kLends, it tells the daemon (Unblocked).
 //
@@ -93,9 +93,9 @@ enum class WaiterState : uint32_t {
 //   - The worker, between its exchange and Unblocked: as above; until the death is noticed its CPU counts as lent,
 //     though the page says kNot, which is right, as it runs nothing any more.
 //   - The daemon, after it wrote kLends and before it counted the loan or took it back: the session ends with it.
-// Stopped instead of dead, the worker keeps the others waiting for nothing: what it lent stays lent. If it goes on
-// between the daemon's two writes, it sends an Unblocked too many, which only makes the daemon look; the second write
-// then fails, as nobody but the daemon writes kLends.
+// If the worker is stopped and not dead, nothing waits for it: what it lent stays lent. If it goes on between the
+// daemon's two writes, it sends one Unblocked too many, which only makes the daemon look; the second write then fails,
+// since only the daemon writes kLends.
 enum class BlockedState : uint32_t {
   kNot = 0,
   kWaits = 1,           // in the user's own get or wait, for something that is pending
@@ -103,8 +103,8 @@ enum class BlockedState : uint32_t {
   kLends = 3,
 };
 
-// The shared layout. What is written at different occasions has a line of its own, so that polling and ringing do not
-// disturb each other.
+// The shared layout. Fields that are written on different occasions have cache lines of their own, so that polling and
+// ringing do not disturb each other.
 struct DoorbellPage {
   static constexpr uint64_t kMagic = 0x31306c6c65627766;  // "fwbell01"
   static constexpr uint32_t kWords = kDoorbellSlots / 64;
@@ -137,15 +137,15 @@ enum class SleepOutcome : uint8_t {
   kInterrupted,  // a signal was handled
 };
 
-// The owner's side. Sleeping as waiter is for one thread at a time, sleeping as background for one thread; TakeRung of
-// one audience is for one thread at a time (the caller serialises). Everything else: any thread.
+// The owner's side. One thread at a time sleeps as the waiter, one thread as the background thread, and one thread at a
+// time calls TakeRung for an audience (the caller serialises). Everything else: any thread.
 class Doorbell {
  public:
   // The descriptor may be closed afterwards.
   static Result<std::unique_ptr<Doorbell>> Open(int fd);
   // On memory that is mapped already, so that both sides can live in one process (tests).
   explicit Doorbell(std::shared_ptr<Mapping> memory);
-  // For a thread of the owner that rings on behalf of those who cannot reach the page (PeerDoorbell on it).
+  // For a thread of the owner that rings on behalf of peers that cannot reach the page (PeerDoorbell on it).
   const std::shared_ptr<Mapping>& memory() const { return memory_; }
 
   bool AnyRung(Audience audience) const { return page_->rung[static_cast<int>(audience)].summary.load() != 0; }
@@ -183,8 +183,8 @@ class Doorbell {
   SleepOutcome SleepAsWaiter(WaiterState kind, int64_t deadline_ns) {
     return SleepAsWaiter(kind, deadline_ns, [] { return false; });
   }
-  // The same in parts, for a waiter that sleeps elsewhere than here (StreamPoller): BeginSleep says false if there is
-  // something to do. Between the two, somebody else sleeps on waiter_word and passes wake-ups on.
+  // The same in parts, for a waiter that sleeps elsewhere (StreamPoller): BeginSleep returns false if there is
+  // something to do. Between the two, another thread sleeps on waiter_word and passes wake-ups on.
   template <class Condition>
   bool BeginSleep(WaiterState kind, Condition&& something_to_do) {
     page_->waiter_state.exchange(static_cast<uint32_t>(kind));
@@ -218,7 +218,7 @@ class Doorbell {
 
   // Written by the worker and the daemon, as BlockedState says. Used with sequential consistency.
   std::atomic<BlockedState>& blocked() { return page_->blocked; }
-  // Set by the daemon when it has use for lent CPUs; the worker reads it.
+  // Set by the daemon when it can use lent CPUs; the worker reads it.
   std::atomic<uint32_t>& demand() { return page_->demand; }
   // Counts of the daemon: how often it has read text of standard output (0) or standard error (1). The worker reads it.
   std::atomic<uint32_t>& text_seen(int stream) { return page_->text_seen[stream]; }
@@ -245,14 +245,14 @@ class Doorbell {
   DoorbellPage* page_;
 };
 
-// A sender's side of somebody else's doorbell. Any thread; shared by all channels to the same process.
+// A sender's side of another process's doorbell. Any thread; shared by all channels to the same process.
 class PeerDoorbell {
  public:
   // The descriptor may be closed afterwards.
   static Result<std::shared_ptr<PeerDoorbell>> Open(int fd);
   explicit PeerDoorbell(std::shared_ptr<Mapping> memory);
 
-  // Says that the ring of `slot` has something new, and wakes whom it concerns, if anybody sleeps.
+  // Says that the ring of `slot` has something new, and wakes the thread that it concerns, if that sleeps.
   // Called after the frame was published; several frames may share one call.
   template <class Steps = Uninterrupted>
   void Ring(uint32_t slot, Audience audience) {
@@ -268,12 +268,12 @@ class PeerDoorbell {
     Steps::At(26);
   }
 
-  // To be called once by a producer that begins to use a slot: completes a ring that a predecessor on the same slot
-  // left half done when it died. Without one it does nothing.
+  // A producer that begins to use a slot calls this once: it completes a ring that a predecessor on the same slot left
+  // half done when it died. Without such a predecessor it does nothing.
   void Adopt(uint32_t slot);
 
-  // Wakes both sleepers whatever the page says. Called by the daemon for every process that had a channel with one
-  // that died: the dead may have been about to.
+  // Wakes both sleepers whatever the page says. The daemon calls it for every process that had a channel with a dead
+  // one, which may have been about to ring.
   void WakeAll();
 
   WaiterState waiter_state() const { return static_cast<WaiterState>(page_->waiter_state.load()); }

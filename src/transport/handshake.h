@@ -1,5 +1,5 @@
-// How two node daemons make sure of each other before they talk. Pure: bytes in, bytes out, a verdict; no socket, clock
-// or chance inside (nonces come from the caller).
+// How two node daemons authenticate each other before they talk. Pure: bytes in, bytes out, a verdict; no socket, clock
+// or random numbers inside (nonces come from the caller).
 //
 // Both know the cluster's token; it never travels. Each side picks a nonce of 32 bytes, and proves with HMAC-SHA256
 // over everything said so far (both nonces, both cluster ids, versions, kinds of message) that it has the token:
@@ -11,13 +11,13 @@
 //   DiallerHello(hello, proof)          ->
 //                                       <-       ListenerHello(hello, proof)
 //
-// Nothing can be replayed (fresh nonces of both sides are under every proof) or reflected (the kind of message, which
-// only one side sends, is under it too). A hello is up to 64 kB that the machine does not look at; it is taken in only
-// from who has proved himself. Until then a peer costs us less than a kilobyte.
+// Nothing can be replayed (every proof covers fresh nonces of both sides) or reflected (it also covers the kind of
+// message, which only one side sends). A hello has up to 64 kB that the machine does not interpret; it is read only
+// after the peer has proved that it has the token. Until then a peer costs less than a kilobyte.
 //
-// The machine never asks for bytes beyond the handshake (wanted()), so that the socket can then be handed on as it is.
-// Without TLS this guards against strangers, not against somebody who sits on the wire between the two and changes what
-// is said afterwards. With TLS, `binding` ties the proofs to the one TLS connection.
+// The machine never asks for bytes beyond the handshake (wanted()), so that the socket can then be given away as it is.
+// Without TLS this guards against strangers, not against an attacker on the wire who changes what is sent afterwards.
+// With TLS, `binding` ties the proofs to the one TLS connection.
 //
 // Called by Link, on the loop thread. docs/formats.md has the bytes.
 #pragma once
@@ -39,9 +39,9 @@ enum class RefusalKind : uint8_t {
   kWrongVersion = 3,
   kTlsWanted = 4,     // the listener speaks TLS only
   kTlsNotWanted = 5,  // the listener does not speak TLS
-  kMalformed = 6,     // from a weft that says what no correct one says; or bytes were changed on the way
+  kMalformed = 6,     // from a weft that sends what no correct one sends; or bytes were changed on the way
   kBusy = 7,          // dropped to make room, or is shutting down
-  kNotWeft = 32,      // the following are seen, never sent
+  kNotWeft = 32,      // this and the following are detected, never sent
   kHttp = 33,
   kTls = 34,
   kTooSlow = 35,
@@ -60,7 +60,7 @@ RefusalKind ClassifyFirstBytes(std::string_view bytes);
 
 // A whole Refusal message, for when the handshake has not begun: a plain peer at a TLS listener and the reverse.
 std::string EncodeRefusal(RefusalKind kind, uint32_t version = kProtocolVersion);
-// What a browser is told.
+// The answer to a browser.
 std::string HttpAnswer();
 
 class Handshake {
@@ -75,13 +75,13 @@ class Handshake {
   Handshake(Role role, HandshakeSettings settings, const Sha256Bytes& nonce, std::string hello, std::string peer);
 
   State state() const { return state_; }
-  // How many bytes may be fed at most now; never more than the handshake's own. 0 once it is decided.
+  // At most so many bytes may be fed now; never more than the handshake's own. 0 once it is decided.
   size_t wanted() const;
   void Feed(std::string_view bytes);
-  // What is to be sent. To be sent in any state: a refusal tells the peer why.
+  // The bytes to send, in any state: a refusal tells the peer why.
   std::string TakeOutput() { return std::exchange(output_, {}); }
 
-  // Other ends of a running handshake. After a decision they change nothing.
+  // Other ways for a running handshake to end. After a decision they change nothing.
   void TimedOut(int64_t after_ns);
   void PeerClosed(const std::string& how);
   void DroppedForOthers();
@@ -112,13 +112,13 @@ class Handshake {
 
   State state_ = State::kRunning;
   Kind expected_;
-  std::string input_;       // the message in the making: head, then body
+  std::string input_;       // the message that is being received: head, then body
   size_t body_bytes_ = 0;   // of that message, once its head is whole
   std::string transcript_;  // every message so far, whole, in the order of the conversation
   std::string output_;
   std::string peer_hello_;
   std::string peer_cluster_id_;
-  bool heard_ = false;  // a whole head of a weft
+  bool heard_ = false;  // a whole message head of a weft
   RefusalKind refusal_ = RefusalKind::kNone;
   std::string why_;
 };

@@ -1,16 +1,16 @@
 // One authenticated connection between two node daemons: handshake (transport/handshake.h), then messages and chunks.
 //
-// On the daemon's EventLoop, one thread. The owner keeps it, calls Tick when NextDeadline has come, and is called
-// through Handler, never from inside its own calls to Send, Close and so on. A Link may be destroyed in any callback
-// about itself.
+// On the daemon's EventLoop, one thread. The owner calls Tick when NextDeadline has come, and is called through
+// Handler, never from inside its own calls to Send, Close and so on. A Link may be destroyed in any callback about
+// itself.
 //
 // A message is a uint32 length and so many bytes. A chunk is a message whose payload is read straight to where the
 // receiver wants it (a segment) and sent straight from where it lies. A message of length 0 is a sign of life; the link
-// sends and eats them itself. What the peer announces is checked against max_message_bytes before anything is
-// allocated.
+// sends and consumes them itself. A length that the peer announces is checked against max_message_bytes before anything
+// is allocated.
 //
-// A Link does not connect again, does not route, and gives no receipt: what was queued when it ended may have arrived
-// or not.
+// A Link does not connect again, does not route, and gives no receipt: messages that were queued when it ended may have
+// arrived or not.
 #pragma once
 
 #include <cstdint>
@@ -32,13 +32,13 @@ namespace weft::core {
 
 struct LinkSettings {
   std::string token;
-  std::string cluster_id;                 // a dialler that joins may leave it empty: peer_cluster_id() says it then
+  std::string cluster_id;                 // empty for a dialler that joins: then peer_cluster_id() says it
   std::shared_ptr<const TlsContext> tls;  // null: plain
   size_t max_queued_bytes = 64 << 20;
   size_t max_message_bytes = 16 << 20;
   int64_t handshake_timeout_ns = 10'000'000'000;  // connecting included
-  // If nothing is heard for so long, the link ends; signs of life are sent four times as often. Both sides should have
-  // the same. 0: never.
+  // After so much silence the link ends; signs of life are sent four times as often. Both sides should have the same
+  // value. 0: never.
   int64_t idle_timeout_ns = 0;
   uint32_t version = kProtocolVersion;
 };
@@ -53,13 +53,13 @@ class Link {
     virtual void LinkReady(Link& link, std::string_view peer_hello) = 0;
     // The bytes are valid during the call only.
     virtual void LinkMessage(Link& link, std::string_view bytes) = 0;
-    // Where the payload of a chunk shall be written: `payload_bytes` there must stay valid until LinkChunkEnded,
-    // LinkClosed or DiscardChunk. Null: nowhere, it is read and dropped (LinkChunkEnded is called nevertheless).
+    // Where to write the payload of a chunk: `payload_bytes` there must stay valid until LinkChunkEnded, LinkClosed or
+    // DiscardChunk. Null: nowhere; it is read and dropped (LinkChunkEnded is called all the same).
     virtual uint8_t* LinkChunkBegan(Link&, std::string_view /*header*/, size_t /*payload_bytes*/) { return nullptr; }
     virtual void LinkChunkEnded(Link&, std::string_view /*header*/) {}
-    // After Send had returned kFull: less than half of the queue is left.
+    // After Send returned kFull: less than half of the queue is left.
     virtual void LinkDrained(Link&) {}
-    // The last call. link.refusal() tells why a handshake failed (kNone: it had succeeded).
+    // The last call. link.refusal() says why a handshake failed (kNone: it had succeeded).
     virtual void LinkClosed(Link& link, const Error& why) = 0;
 
    protected:
@@ -83,43 +83,43 @@ class Link {
     kTooLarge,  // over max_message_bytes, or empty: never
     kClosed,    // not ready yet, or no longer
   };
-  // Sends at once what the socket takes, and the rest when it is writable.
+  // Sends what the socket takes at once, and the rest when it is writable.
   [[nodiscard]] SendOutcome Send(std::string_view bytes);
   // The header (1 to kMaxChunkHeaderBytes) is copied, the payload is not: `keeper` keeps it alive, and is dropped when
   // it has been sent or the link is gone.
   [[nodiscard]] SendOutcome SendChunk(std::string_view header, std::span<const uint8_t> payload,
                                       std::shared_ptr<const void> keeper);
   static constexpr size_t kMaxChunkHeaderBytes = 4096;
-  // While corked, Send only queues: for several messages in one system call. Taking the cork out sends.
+  // While corked, Send only queues: for several messages in one system call. Uncorking sends.
   void Cork(bool corked);
   size_t queued_bytes() const { return queued_bytes_; }
 
-  // No more messages from the next one on, until resumed or the peer is gone. For a receiver that cannot keep up.
+  // Stops after the present message, until resumed or the peer is gone. For a receiver that cannot keep up.
   void PauseReading(bool paused);
-  // The payload of the chunk that is being received has no place any more; the rest of it is dropped.
+  // There is no longer a place for the payload of the chunk that is being received; drops the rest of it.
   void DiscardChunk();
 
-  // Ends without a callback; what is queued is lost. CloseWhenSent takes in nothing more, waits until the queue has
+  // Ends without a callback; queued messages are lost. CloseWhenSent receives nothing more, waits until the queue has
   // been sent and the peer has seen the end (or some seconds), and ends with LinkClosed (kGone, "closed by us").
   void Close();
   void CloseWhenSent();
 
   // For a connection that becomes a channel between two processes: gives the socket away, after the handshake and
-  // before any message. To be called in LinkReady or LinkAccepted, or later if PauseReading was called there. The link
-  // of a plain connection is then closed without a callback. With TLS the descriptor is one end of a socket pair, and
+  // before any message. Call it in LinkReady or LinkAccepted, or later if you called PauseReading there. The link of a
+  // plain connection is then closed without a callback. With TLS the descriptor is one end of a socket pair, and
   // the link must be kept, with a handler: it relays until either side ends (LinkClosed).
   Result<UniqueFd> ReleaseSocket();
 
   bool ready() const { return state_ == State::kOpen; }
   RefusalKind refusal() const { return refusal_; }
-  // Of a dialled link that could not be made: the machine answers, and no process listens at that port.
+  // For a dialled link that could not be made: the machine answers, and no process listens at that port.
   bool nobody_listens() const { return nobody_listens_; }
   const std::string& peer_cluster_id() const { return peer_cluster_id_; }
-  // As text "10.0.0.1:6380"; the peer's is what was dialled, or where it dialled from.
+  // Text like "10.0.0.1:6380"; the peer's address is the one that was dialled, or from which it dialled.
   const std::string& peer_address() const { return peer_address_; }
   std::string local_address() const;
 
-  // Handshake and idle time-outs, and other things that wait for the next turn. INT64_MAX: nothing.
+  // When Tick is needed: for time-outs, and things that wait for the next turn. INT64_MAX: never.
   int64_t NextDeadline() const;
   void Tick(int64_t now_ns);
 
@@ -131,7 +131,7 @@ class Link {
     kHandshake,
     kOpen,
     kClosing,    // CloseWhenSent
-    kLingering,  // refused; the peer shall be able to read why
+    kLingering,  // refused; gives the peer time to read why
     kRelaying,
     kClosed,
   };

@@ -1,9 +1,9 @@
 // Accepts links from other node daemons: a listening socket, and the connections that have not authenticated yet.
 //
 // On the daemon's EventLoop, one thread; the owner calls Tick when NextDeadline has come, and does not destroy the
-// listener in a callback. Strangers cannot lock anybody out:
-// at most max_pending connections are unauthenticated at a time, of which the oldest is dropped for the next, each with
-// a deadline (LinkSettings::handshake_timeout_ns) and less than a few kilobytes.
+// listener in a callback. Strangers cannot lock other nodes out: at most max_pending connections are unauthenticated at
+// a time, and the oldest is dropped for the next. Each has a deadline (LinkSettings::handshake_timeout_ns) and costs a
+// few kilobytes at most.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ class LinkListener {
    public:
     // Authenticated: yours from here on. Call link->set_handler (or ReleaseSocket) before you return, or drop it.
     virtual void LinkAccepted(std::unique_ptr<Link> link, std::string_view peer_hello) = 0;
-    // Somebody did not get in. Anybody on the network can cause these by the thousand: limit what you log.
+    // A peer was refused. Strangers on the network can cause thousands of these: limit what you log.
     virtual void LinkRefused(const std::string& /*peer_address*/, RefusalKind, const Error& /*why*/) {}
 
    protected:
@@ -44,7 +44,7 @@ class LinkListener {
 
   uint16_t port() const { return address_.port(); }
   const TcpAddress& address() const { return address_; }
-  // What connections that come from now on are told.
+  // For connections that come from now on.
   void set_hello(std::string hello) { hello_ = std::move(hello); }
   size_t pending() const { return pending_.size(); }
 
@@ -60,7 +60,7 @@ class LinkListener {
   bool DropOldest();
   // From a pending link, in one of its events.
   void LinkAuthenticated(Link* link, std::string_view peer_hello);
-  void LinkFailed(Link* link, const Error& why);  // it may linger from here on
+  void LinkFailed(Link* link, const Error& why);  // it may linger from now on
   void LinkEnded(Link* link);                     // nothing is left to do
 
   EventLoop& loop_;

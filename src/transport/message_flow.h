@@ -1,25 +1,25 @@
-// The messages between two node daemons, each of which arrives once and in order, whatever links break in between.
+// The messages from one node daemon to another: each arrives once and in order, whichever links break.
 // Pure: events in, actions out.
 //
 // Called by Cluster on the daemon's loop thread, one for each other node, and by its test. Belongs to one pair of
-// lives: a daemon that begins anew has another number, and the flow with the former one is dropped with what was in it.
+// lives: a daemon that rejoined has a new number, and the flow kept for the old number is dropped with its messages.
 //
 // Messages are numbered from 1 in each direction, and both sides count: nothing is added to a message on the wire. Over
 // each link the receiver first says how many it has taken (FlowTaken); the sender forgets those and goes on with the
-// next one. What comes over a link is thereby numbered; what was taken before, over another link, is skipped. Later the
-// receiver says so again after some messages or bytes, or a moment after the last, but only for what came over that
-// same link: the sender must be able to count on with it. The sender keeps what it has not heard of.
+// next one. So the messages on a link have numbers, and the receiver skips those that it took before, over another
+// link. Later the receiver repeats how many it has taken, after some messages or bytes or a moment after the last, but
+// only for messages of that same link, since the sender counts on from there. The sender keeps unconfirmed messages.
 //
-// Only one link is sent over at a time, the newest. What is heard of an older one says nothing any more.
+// The sender uses one link at a time, the newest. News of older links no longer matter.
 //
-// What is kept is bounded by pushing back: above `limit_bytes` the caller must not take in more from who writes
-// (crowded()). It is not taken for a sign that the other is dead. That is the head's word alone: if one node acted upon
-// it and the other did not, an actor could live twice. What the daemon says by itself, which nobody can be made to wait
-// for, is still taken in.
+// Kept messages are bounded by back-pressure: above `limit_bytes` the caller must not take more from the processes that
+// write (crowded()). Too many kept messages are no sign that the other node is dead; only the head may say that. If one
+// node acted on it and the other did not, an actor could live twice. The daemon's own messages are always taken, since
+// they cannot wait.
 //
-// A flow that is needed (something was written, or the caller says so) is connected again whenever its link has ended,
-// also if nothing is kept: whoever waits for the other's answer must hear that it cannot come. If that does not succeed
-// for a while, it is to be told the head (ComplainOfOther), which decides who of the two must go.
+// A flow that is needed (a message was written, or the caller says so) is connected again whenever its link has ended,
+// even if no message is kept: a process may wait for the other's answer and must hear that it cannot come. If that does
+// not succeed for a while, the caller tells the head (ComplainOfOther), which decides which of the two must leave.
 //
 // Does not know what the messages are, and carries no chunks of objects: those are asked for again (ObjectExchange).
 #pragma once
@@ -34,11 +34,11 @@
 namespace weft::core {
 
 // ---- events -----------------------------------------------------------------------------------------------------
-struct MessageWritten {  // for the other
+struct MessageWritten {  // for the other node
   std::string bytes;
   int64_t now_ns = 0;
 };
-struct FlowNeeded {  // something else than messages depends on the other
+struct FlowNeeded {  // something other than messages depends on the other node
   int64_t now_ns = 0;
 };
 struct FlowLinkOpened {
@@ -78,7 +78,7 @@ struct FlowTicked {
 struct PassMessages {  // Next(), as long as there is one and the link takes it
   uint64_t link = 0;
 };
-struct TakeMessage {  // the one that has just arrived; without this it had been taken before
+struct TakeMessage {  // the one that has just arrived; without this action it was taken before
 };
 struct SayTaken {
   uint64_t link = 0;
@@ -86,11 +86,11 @@ struct SayTaken {
 };
 struct ConnectFlow {  // FlowLinkOpened or ConnectingFailed follows
 };
-struct BreakFlowLink {  // the other says what cannot be
+struct BreakFlowLink {  // the other node says something impossible
   uint64_t link = 0;
   std::string why;
 };
-struct ComplainOfOther {  // it is needed, and since then it could not be reached
+struct ComplainOfOther {  // it is needed, and could not be reached since then
   int64_t since_ns = 0;
 };
 struct TakeBackComplaint {};
@@ -102,28 +102,28 @@ class MessageFlow {
   struct Config {
     bool connects = true;  // false: links come from elsewhere (those between the head and its members)
     uint64_t limit_bytes = 64 << 20;
-    // After so much, or so long after the first of it, the other is told what was taken.
+    // After so much, or so long after the first message of it, the sender is told what was taken.
     uint64_t told_messages = 64;
     uint64_t told_bytes = 1 << 20;
     int64_t told_ns = 20'000'000;
     // Pauses between attempts to connect, doubled each time.
     int64_t first_pause_ns = 10'000'000;
     int64_t last_pause_ns = 1'000'000'000;
-    // Without a link over which the other has spoken, until it is complained of. Enough for several attempts over a
-    // link that loses packets; together with the silence that ends a link (5 s) less than the 10 s of a silent node.
-    // The first time no silence has gone before.
+    // How long to be without a link over which the other has spoken before complaining. Enough for several attempts
+    // over a network that loses packets; together with the silence that ends a link (5 s) less than the 10 s of a
+    // silent node. Longer the first time, since no silence went before.
     int64_t complain_after_ns = 3'500'000'000;
     int64_t first_complain_after_ns = 8'500'000'000;
   };
   // Planted bugs, to show that the test finds them. All off outside tests.
   struct Faults {
-    bool forget_what_was_passed = false;  // a link that has taken a message counts as the other's word
+    bool forget_what_was_passed = false;  // a message that a link has taken counts as confirmed
     bool take_again = false;
-    bool say_all_taken = false;  // also what came over other links
+    bool say_all_taken = false;  // even what came over other links
     bool believe_old_links = false;
     bool give_up_connecting = false;
     bool never_complain = false;
-    bool never_take_back = false;  // a complaint
+    bool never_take_back = false;  // complaints
   };
 
   MessageFlow() = default;
@@ -141,9 +141,9 @@ class MessageFlow {
   void Handle(const MessageArrived& event, std::vector<FlowAction>& out);
   void Handle(const FlowTicked& event, std::vector<FlowAction>& out);
 
-  // What is to be passed to the link next; nullptr: nothing, as things are. Valid until the next event.
+  // The next message for the link; nullptr: none at present. Valid until the next event.
   const std::string* Next() const;
-  uint64_t link() const { return out_link_; }  // that is sent over; 0: none
+  uint64_t link() const { return out_link_; }  // the link that is used to send; 0: none
   uint64_t kept_bytes() const { return kept_bytes_; }
   size_t kept_messages() const { return kept_.size(); }
   bool connected() const { return out_link_ != 0 && begun_; }
@@ -156,14 +156,14 @@ class MessageFlow {
   Faults faults;
 
  private:
-  struct Incoming {  // a link that the other sends over
+  struct Incoming {  // a link on which the other sends
     uint64_t arrived = 0;
     uint64_t said = 0;
     uint64_t unsaid_bytes = 0;
   };
   void Say(uint64_t link, Incoming& incoming, std::vector<FlowAction>& out);
   void Forget(uint64_t through);
-  int64_t ComplainAtNs() const;  // INT64_MAX: there is no cause, or it was done
+  int64_t ComplainAtNs() const;  // INT64_MAX: no cause, or already done
   void Need(int64_t now_ns);
   void Alone(int64_t now_ns);
   void Pause(int64_t now_ns);

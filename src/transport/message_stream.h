@@ -5,7 +5,7 @@
 // One thread at a time.
 //
 // The peer is not trusted. Sizes are checked before anything is buffered, a message that does not decode, or comes with
-// more or fewer descriptors than it says, breaks the stream for good, and descriptors nobody took are closed.
+// more or fewer descriptors than it says, breaks the stream for good, and unused descriptors are closed.
 #pragma once
 
 #include <cstdint>
@@ -45,13 +45,12 @@ class MessageStream {
   State state() const { return state_; }
   const std::string& why() const { return why_; }
 
-  // Takes at most one buffer of bytes from the socket. False if there were none now, or will never be any (state()).
+  // Takes at most one buffer of bytes from the socket. False if there are none now, or will never be any (state()).
   bool Receive();
-  // The next whole message of what was received.
+  // The next whole message of the received bytes.
   std::optional<ReceivedMessage> Next();
 
-  // Appends a message to what is to be sent. Flush sends as much as the socket takes; false once it cannot send any
-  // more.
+  // Appends a message to the queue. Flush sends as much as the socket takes; false once it can never send again.
   void Queue(const Message& message, std::vector<SharedFd> fds = {});
   bool Flush();
   size_t queued_bytes() const { return queued_bytes_; }

@@ -17,20 +17,20 @@
 // only when the copy says full or empty. Nothing else is shared but the state word of each frame, on which the producer
 // (Revoke) and the consumer (Claim) compete by compare-and-swap: one of them wins, once.
 //
-// Revoking without a look at foreign bytes. A ticket's offset may long have been reused, so that the middle of some
-// payload lies there, and payloads may look like anything. The producer therefore first asks whether the frame is still
-// in the ring: its sequence number is at least `popped`. The consumer stores popped before the tail that lets the
+// Revoking without looking at foreign bytes. A ticket's offset may have been reused long ago, so the middle of some
+// payload may lie there, and payloads may look like anything. The producer therefore first asks whether the frame is
+// still in the ring: its sequence number is at least `popped`. The consumer stores popped before the tail that lets the
 // memory be reused, and the producer has loaded that tail before it reused it, so a later load of popped is at least as
 // new. A frame that passes still lies at its offset, untouched.
 //
-// What if a process dies here? The producer: whatever it was writing, head did not move, and the frame never was. What
-// was published can be read to the end by the survivor. The consumer: tail stays where it was; frames that it had not
-// claimed are revoked by the survivor as usual, those it had claimed are known as claimed, and those between the stores
-// of popped and tail had been claimed or revoked before.
+// What if a process dies here? The producer: whatever it was writing, head did not move, and the frame does not exist.
+// The survivor can read all published frames. The consumer: tail stays where it was. The survivor revokes frames that
+// were not claimed as usual, claimed frames are known as claimed, and frames between the stores of popped and tail were
+// claimed or revoked before.
 //
 // The other side is input: the consumer checks every position and length before it uses it, the producer every tail. A
 // value that no correct peer writes makes the side broken() for good. Payload bytes are the peer's, and may change
-// while they are read; who does not trust the peer copies a frame out before checking it.
+// while they are read; a reader that does not trust the peer copies a frame before checking it.
 //
 // Threads: one producer and one consumer. TSan understands all of this, as it uses no stand-alone fences.
 #pragma once
@@ -126,7 +126,7 @@ class RingProducer {
   RevokeOutcome Revoke(Ticket ticket) {
     const uint64_t popped = control_->popped.load(std::memory_order_acquire);
     const uint32_t age = static_cast<uint32_t>(next_sequence_) - ticket.sequence;
-    // Older than everything in the ring: it was popped, and nobody pops what is not claimed.
+    // Older than everything in the ring: it was popped, and only claimed frames are popped.
     if (age == 0 || age > next_sequence_ - popped || ticket.offset % 16 != 0 || ticket.offset >= kRingDataBytes) {
       return RevokeOutcome::kClaimed;
     }
@@ -201,7 +201,7 @@ class RingConsumer {
  public:
   RingConsumer(RingControl* control, const uint8_t* data) : control_(control), data_(const_cast<uint8_t*>(data)) {}
 
-  // Shows the next frame that was not revoked. Frames that were are dropped on the way.
+  // Shows the next frame that was not revoked, and drops revoked ones on the way.
   template <class Steps = Uninterrupted>
   bool Peek(Frame* frame) {
     for (;;) {
@@ -228,8 +228,8 @@ class RingConsumer {
     }
   }
 
-  // Of the frame shown by Peek; a frame that is not revocable counts as claimed. False if it was revoked; the next Peek
-  // or Pop leaves it behind.
+  // Claims the frame that Peek has shown; a frame that is not revocable counts as claimed. False if it was revoked; the
+  // next Peek or Pop skips it.
   template <class Steps = Uninterrupted>
   bool Claim() {
     if (current_bytes_ == 0) return false;

@@ -1,8 +1,8 @@
 // A Channel over shared memory, between two processes of one node: a ring in each direction, and the peer's doorbell.
 //
 // The node daemon makes the memory (CreateChannelMemory) and gives a descriptor of it and of the other's doorbell page
-// to both; one of them is told to be the first side. Both descriptors may be closed once the channel is open, so that a
-// thousand channels need none.
+// to both, and tells one to be the first side. Both descriptors may be closed once the channel is open, so a thousand
+// channels need none.
 //
 // The class is final and its paths are inline: the runtime keeps RingChannel pointers and pays for no virtual call.
 // Threads: one sender (BeginSend to Revoke, Trim) and one receiver (Peek to Pop) at a time; the two may run at once.
@@ -67,7 +67,7 @@ class RingChannel final : public Channel {
   bool broken() const override { return producer_.broken() || consumer_.broken(); }
   void Trim() override { producer_.Trim(); }
 
-  // What sending holds of the ring's memory at the moment; for tests and figures.
+  // How much of the ring's memory sending holds at the moment; for tests and figures.
   uint32_t send_window_bytes() const { return producer_.window_bytes(); }
 
  private:

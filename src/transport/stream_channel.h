@@ -1,24 +1,23 @@
-// A Channel over a stream socket (unix or TCP): between processes of different nodes, and wherever shared memory is
-// not to be had.
+// A Channel over a stream socket (unix or TCP): between processes of different nodes, and wherever there is no shared
+// memory.
 //
-// Who owns it runs an event loop: Fill when the socket is readable, Flush when it is writable and wants_flush(), which
-// may become true in any call. Neither blocks. Notify tries to flush at once.
-// Threads: one at a time for the whole object. Unlike on a ring, receiving may have to answer a revoke request, so the
-// two directions are not independent.
+// The owner runs an event loop: Fill when the socket is readable, Flush when it is writable and wants_flush(), which
+// may become true in any call. Neither blocks. Notify tries to flush at once. Threads: one at a time for the whole
+// object. Unlike on a ring, receiving may have to answer a revoke request, so the two directions are not independent.
 //
 // On the wire a message is a header of 12 bytes (StreamHeader), then the payload. Every frame has the next sequence
-// number; control messages name the frame they are about. The peer is input: a header that no correct peer sends makes
+// number; control messages name their frame. The peer is input: a header that no correct peer sends makes
 // the channel broken(), before anything is allocated for it.
 //
-// Revoking. A frame that has not begun to leave is taken back here and now. For others a request is sent; the peer
-// answers revoked, if it has not claimed the frame, or claimed. At most kMaxRevokesInFlight requests are unanswered at
-// a time, the rest wait their turn here, so that answers need a bounded buffer at the peer.
-// When the connection has ended, a frame that had not left whole was certainly not claimed; of any other nobody can
-// know, and it is reported kClaimed ("may have run").
+// Revoking. A frame that has not begun to leave is taken back at once. For others a request is sent; the peer answers
+// "revoked" if it has not claimed the frame, otherwise "claimed". At most kMaxRevokesInFlight requests are unanswered
+// at a time; the rest wait here, so that answers need a bounded buffer at the peer. When the connection has ended, a
+// frame that had not left whole was certainly not claimed; for any other it is unknown, and it is reported kClaimed
+// ("may have run").
 //
 // Back-pressure is by credit: at most kWindowBytes of frames are on the way or unpopped at the peer, each counted with
-// its payload and kFrameCost; the peer gives credit as it pops. Both sides can therefore always read their sockets to
-// the end, and a request or answer is never stuck behind frames that nobody has time for.
+// its payload and kFrameCost; the peer gives credit as it pops. So both sides can always read their sockets to the end,
+// and a request or answer is never stuck behind frames that the peer has no time for.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +37,8 @@ struct StreamHeader {
     kPlain = 0,
     kRevocable = 1,
     kVoid = 2,     // a revocable frame that was taken back before it left
-    kRevoke = 3,   // please take back
-    kRevoked = 4,  // answers to that
+    kRevoke = 3,   // a request to take it back
+    kRevoked = 4,  // the answers
     kClaimed = 5,
     kCredit = 6,  // `sequence` is the cost of all frames popped since the beginning, modulo 2^32
   };
@@ -61,14 +60,14 @@ class StreamChannel final : public Channel {
   explicit StreamChannel(UniqueFd socket);
 
   int fd() const { return socket_.get(); }
-  // Take in what has arrived, and send what waits. Return false once the connection has ended (then what was received
-  // can still be read), for Fill also if the peer is broken().
+  // Take in what has arrived, and send what waits. Return false once the connection has ended (received frames can
+  // still be read), Fill also if the peer is broken().
   bool Fill();
   bool Flush();
   bool wants_flush() const { return !send_ended_ && unsent_start_ < unsent_.size(); }
   // The peer is gone: nothing more will arrive or can be sent.
   bool gone() const { return receive_ended_ || send_ended_; }
-  // Nothing more is taken from the socket. What was received can still be read.
+  // Nothing more is taken from the socket. Received frames can still be read.
   bool receive_ended() const { return receive_ended_; }
   // As if the connection had ended, and closes the socket. For a peer that is known to be dead.
   void End();
@@ -92,7 +91,7 @@ class StreamChannel final : public Channel {
   bool Claim() override;
   void Pop() override;
 
-  // The frame so many places behind the one that Peek shows; false: there is none, or it was revoked. Only looked at:
+  // The frame so many places behind the one that Peek shows; false: there is none, or it was revoked. For reading only;
   // valid until the next call.
   bool LookAhead(size_t places, Frame* frame) const;
 
@@ -134,7 +133,7 @@ class StreamChannel final : public Channel {
   std::deque<Unsent> unsent_frames_;
   uint32_t next_sequence_ = 0;
   uint32_t sent_cost_ = 0;  // of all frames, modulo 2^32
-  uint32_t credited_ = 0;   // the part of it that the peer has given back
+  uint32_t credited_ = 0;   // the part of it that the peer has given credit for
   bool send_ended_ = false;
 
   // Revoking what we sent.

@@ -1,20 +1,19 @@
 // The thread that reads the sockets of a process's streams ("weft-streams") and rings the process's own doorbell for
-// them, so that everybody else sleeps and wakes as with rings. It also sends what a full socket did not take, and what
+// them, so that all other threads sleep and wake as with rings. It also sends what a full socket did not take, and what
 // was left for later.
 //
 // Made by Runtime with its first stream. Blocks all signals; needs no lock of the runtime and no GIL. It never
 // allocates for a stream beyond the window that the stream gives its peer. In a forked child it does not exist, and
 // nothing here may be used.
 //
-// A waiter may read in its place. Reading on a thread of its own costs two wake-ups for each message that somebody
-// waits for, one more than needed. So when the thread has woken a waiter, it *parks*: the next who sleeps as the
-// waiter, if it is soon, waits for the sockets by itself (SleepAsWaiter), and the thread meanwhile sleeps on the
-// doorbell's word in its place and passes wake-ups by rings on to it. If no waiter has come for kTickNs, the thread
-// reads again. The roles change under role_mutex_, so sockets and doorbell are watched by somebody at any moment, at
-// worst kTickNs late.
+// A waiter may read in its place. A separate reading thread costs two wake-ups for each awaited message, one more than
+// needed. So when the thread has woken a waiter, it *parks*: the next thread that sleeps as the waiter, if it comes
+// soon, waits for the sockets itself (SleepAsWaiter). Meanwhile the parked thread sleeps on the doorbell's word in its
+// place and passes wake-ups by rings on to it. If no waiter has come for kTickNs, the thread reads again. The roles
+// change under role_mutex_, so a thread watches sockets and doorbell at any moment, at worst kTickNs late.
 //
-// Lingering. What may be late is put off: frames that are gathered (SharedStream::Gather) and wake-ups for replies that
-// nobody asked for by number. The poller sees to both after kLingerNs; to gather while it lingers costs no system call.
+// Lingering. What may be late is postponed: gathered frames (SharedStream::Gather) and wake-ups for replies that were
+// not asked for by number. The poller handles both after kLingerNs; gathering while it lingers costs no system call.
 #pragma once
 
 #include <sys/epoll.h>
@@ -39,7 +38,7 @@ class SharedStream;
 
 class StreamPoller {
  public:
-  // How late a reply that nobody asked for by number, or a frame that was gathered, may be.
+  // How late a gathered frame, or a reply that was not asked for by number, may be.
   static constexpr int64_t kLingerNs = 300'000;
   // How long a parked thread waits for a waiter. A process that calls less often pays the wake-ups.
   static constexpr int64_t kTickNs = 500'000;
@@ -48,11 +47,11 @@ class StreamPoller {
   static Result<std::unique_ptr<StreamPoller>> Start(std::shared_ptr<Mapping> doorbell);
   ~StreamPoller();
 
-  // From now on the stream is read, until it has ended (SharedStream::AwaitEnd).
+  // Reads the stream from now on, until it has ended (SharedStream::AwaitEnd).
   Status Add(const std::shared_ptr<SharedStream>& stream);
   void Stop();
 
-  // As Doorbell::SleepAsWaiter on this process's doorbell, and the streams are read meanwhile. `waiter` is the same
+  // Like Doorbell::SleepAsWaiter on this process's doorbell, and reads the streams meanwhile. `waiter` is the same
   // page.
   template <class Condition>
   SleepOutcome SleepAsWaiter(Doorbell& waiter, WaiterState kind, int64_t deadline_ns, Condition&& something_to_do) {
@@ -63,13 +62,12 @@ class StreamPoller {
     }
     return WaitInside(waiter, deadline_ns);
   }
-  // Streams are in use, and whoever waits reads them in the thread's place. Any thread; may be out of date at once.
+  // Streams are in use, and the waiting thread reads them. Any thread; may be out of date at once.
   bool WaiterReads() const { return parked_.load(std::memory_order_relaxed); }
-  // For a waiter that spins: reads what is there, if nobody else does. True if there was something.
+  // For a waiter that spins: reads what is there, if no other thread does. True if there was something.
   bool ReadWhileSpinning();
 
-  // Sends what is gathered: the caller is about to sleep and has nothing to add. Any thread, without the runtime's
-  // lock.
+  // Sends gathered frames: the caller is about to sleep and has nothing to add. Any thread, without the runtime's lock.
   void FlushGathered() {
     if (gathers_.load(std::memory_order_relaxed)) SendGathered();
   }

@@ -1,4 +1,4 @@
-// For tests: a listener and dialled links on one loop, and handlers that write down what they are told.
+// For tests: a listener and dialled links on one loop, and handlers that record their calls.
 #pragma once
 
 #include <functional>

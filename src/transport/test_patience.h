@@ -1,7 +1,7 @@
-// For tests: sleeping at a doorbell with a deadline that only a lost wake-up comes to.
+// For tests: sleeping at a doorbell with a deadline that is reached only if a wake-up was lost.
 //
 // The outcome alone does not tell: a sleeper that was marked awake but never woken finds out at its deadline, and then
-// counts as woken. So the time is looked at as well.
+// counts as woken. So the time is checked as well.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace weft::core {
 
 inline constexpr int64_t kPatienceNs = 20'000'000'000;
 
-// False, and a failed test, if nobody woke us.
+// False, and a failed test, if it was not woken.
 template <class Condition>
 [[nodiscard]] bool WaitAsWaiter(Doorbell* bell, WaiterState kind, Condition&& something_to_do) {
   const int64_t deadline_ns = NowNs() + kPatienceNs;

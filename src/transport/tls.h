@@ -2,7 +2,7 @@
 // the event loop stays in charge.
 //
 // Both sides show a certificate that the CA file vouches for; there is no mode in which only one does. Names in
-// certificates are not checked: nodes come and go under addresses that nobody knows beforehand, and who has a
+// certificates are not checked: nodes come and go under addresses that are not known beforehand, and a node with a
 // certificate of this CA and the cluster's token is a member.
 //
 // TlsContext is made once and shared. TlsSession belongs to one connection; one thread.
@@ -57,14 +57,14 @@ class TlsSession {
   std::string_view to_send() const;
   void Sent(size_t bytes);
 
-  // Takes the TLS handshake as far as what was fed allows. kDone: established; kClosed: failed, why() says it.
+  // Continues the TLS handshake as far as the bytes allow. kDone: established; kClosed: failed, why() says it.
   IoOutcome::Kind Establish();
-  // Like TryRecv and TrySend on the established session. Write takes everything.
+  // Like TryRecv and TrySend on the established session. Write accepts everything.
   IoOutcome Read(uint8_t* buffer, size_t size);
   bool Write(std::span<const uint8_t> bytes);
   void SayGoodbye();
 
-  // What both ends know of this one connection and nobody else does.
+  // A secret of this one connection that only its two ends know.
   std::string Binding() const;
   const std::string& why() const { return why_; }
 
