@@ -1,6 +1,6 @@
 // Bounds-checked reading and writing of little-endian bytes. Used for everything that crosses a process border
-// outside the hot frames. A reader never reads past its end: once something was missing, ok() stays false and
-// every later read gives zeros.
+// outside the hot frames. A reader never reads past its end: once bytes are missing, ok() stays false and every
+// later read returns zeros.
 #pragma once
 
 #include <cstdint>

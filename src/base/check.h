@@ -1,6 +1,6 @@
 // A broken invariant of our own aborts, with a message, in release builds too.
 //
-// Never used on input: what another process, a user or a disk sent is answered with a Result or a typed error.
+// Never used on input: bytes from another process, a user or a disk lead to a Result or a typed error.
 #pragma once
 
 #include <cstdio>
@@ -15,7 +15,7 @@ namespace weft::core {
 
 }  // namespace weft::core
 
-// The file's name alone: where weft was built is nobody's business.
+// Only the file's name, not the path where weft was built.
 #define WEFT_CHECK(condition, message)                                                                              \
   do {                                                                                                              \
     if (__builtin_expect(!(condition), 0)) ::weft::core::CheckFailed(#condition, __FILE_NAME__, __LINE__, message); \

@@ -1,4 +1,4 @@
-// A small seeded generator (splitmix64). The simulator's only source of chance; the same seed gives the same run.
+// A small seeded generator (splitmix64). The simulator's only source of randomness; the same seed gives the same run.
 #pragma once
 
 #include <cstdint>

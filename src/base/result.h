@@ -1,6 +1,6 @@
-// What a fallible call of the core returns: a value, or an error that names its remedy.
+// The result of a call that can fail: a value, or an error that names its remedy.
 //
-// Error kinds are few and say what the caller can do; the message says what happened, to whom and where.
+// Error kinds are few and say what the caller can do; the message says what happened, to what and where.
 #pragma once
 
 #include <optional>
@@ -12,11 +12,11 @@
 namespace weft::core {
 
 enum class ErrorKind {
-  kInvalid,      // the caller's argument is wrong: mend the call
-  kFull,         // a bound was reached: wait, free something, or raise the bound
+  kInvalid,      // the caller's argument is wrong: correct the call
+  kFull,         // a limit was reached: wait, free something, or raise the limit
   kGone,         // the peer or the thing asked for no longer exists: do without it
-  kTimeout,      // not yet: may be asked again
-  kUnavailable,  // the system refused (descriptor limit, memory, permission): mend the surroundings
+  kTimeout,      // not yet: try again
+  kUnavailable,  // the system refused (descriptor limit, memory, permission): correct the environment
 };
 
 struct Error {
@@ -48,7 +48,7 @@ class [[nodiscard]] Result {
   Error error_{};
 };
 
-// A Result with nothing to give back.
+// A Result without a value.
 class [[nodiscard]] Status {
  public:
   Status() = default;

@@ -1,6 +1,6 @@
-// Calls that one thread wants made on the thread of an event loop: a queue and an eventfd.
+// Lets other threads make calls on the thread of an event loop: a queue and an eventfd.
 //
-// Post may be called from any thread; the rest on the loop's. What is posted runs in order, from the loop's Wait.
+// Post may be called from any thread; the rest on the loop's. Posted calls run in order, from the loop's Wait.
 #pragma once
 
 #include <deque>
@@ -20,7 +20,7 @@ class CallbackQueue {
   ~CallbackQueue();
 
   void Post(std::function<void()> call);
-  // Runs what is there. The queue may be destroyed by what it runs.
+  // Runs the posted calls. One of them may destroy the queue.
   void Drain();
 
  private:

@@ -5,9 +5,9 @@
 // never from inside the call itself.
 //
 // Leadership is fenced. AcquireLeadership gives a number that grows with each leader, the epoch; from then on the
-// commits of every earlier leader fail with kFenced and change nothing, but for one that was under way and is finished
-// by the new leader before it reads. A lease that is renewed says that the leader
-// lives; it only decides when another may take over. Who is fenced learns it from its next commit or renewal.
+// commits of every earlier leader fail with kFenced and change nothing, except one that was under way and is finished
+// by the new leader before it reads. A lease that the leader renews says that it lives; it only decides when another
+// may take over. A fenced leader learns that from its next commit or renewal.
 //
 // A commit is applied whole or not at all, and after all earlier ones. While the store is away, commits wait, up to
 // a limit of time and to limits of number and bytes. A commit that failed with kAway is not applied once a later one
@@ -29,15 +29,15 @@ namespace weft::core {
 
 enum class StoreCode : uint8_t {
   kOk,
-  kInvalid,   // the request or the configuration is wrong: mend it
+  kInvalid,   // the request or the configuration is wrong: correct it
   kFull,      // too much waits already: try later
   kFenced,    // a newer leader exists, or this store is no leader: stop acting as head
   kHeld,      // another leader lives: wait
   kAway,      // not reachable, for as long as a commit may wait
-  kNoSpace,   // disk or memory of the store is full: make room; later commits are tried afresh
+  kNoSpace,   // disk or memory of the store is full: make room; later commits are tried normally
   kReadOnly,  // the store does not accept writes
-  kRefused,   // password, version, permissions or safety: mend the surroundings
-  kCorrupt,   // what is stored is not what was written: restore a copy
+  kRefused,   // password, version, permissions or safety: correct the environment
+  kCorrupt,   // the stored data are not what was written: restore a copy
   kClosed,    // Close came first
 };
 const char* StoreCodeName(StoreCode code);
@@ -115,16 +115,16 @@ struct WriteBatch {
     for (const Write& write : writes) sum += write.key.size() + write.value.size() + kWriteOverhead;
     return sum;
   }
-  static constexpr size_t kWriteOverhead = 64;  // about what a write costs besides its bytes
+  static constexpr size_t kWriteOverhead = 64;  // about the cost of a write besides its bytes
 };
 
 struct Candidate {
-  // Stays the same when a head is restarted in its place; a leader of the same name is replaced at once. Whoever uses
-  // a name makes sure, by a lock on its machine, that no other head with it lives.
+  // Stays the same when a head is restarted; a leader of the same name is replaced at once. The head that uses a name
+  // makes sure, by a lock on its machine, that no other head with that name lives.
   std::string name;
   int64_t lease_ms = 10'000;
-  // A standby waits until the lease was seen free for so long, so that a store that was away does not cost the leader
-  // its place: it renews first.
+  // A standby waits until it has seen the lease free for so long. So a store that was away does not cost the leader its
+  // place: the leader renews first.
   int64_t grace_ms = 0;
   bool force = false;  // take over from a leader that lives
 };
@@ -132,7 +132,7 @@ struct Candidate {
 struct Leadership {
   uint64_t epoch = 0;
   Snapshot snapshot;
-  std::vector<std::string> warnings;  // what the administrator should know of the store, a sentence each
+  std::vector<std::string> warnings;  // for the administrator, about the store; a sentence each
 };
 
 struct StoreHealth {
@@ -150,7 +150,7 @@ struct StoreLimits {
   size_t batch_bytes = size_t{32} << 20;  // of one commit
   size_t batch_writes = 100'000;          // Redis takes a million words at once, four for a write
   size_t key_bytes = size_t{64} << 10;
-  // Longer than the minute that an outage of Redis may last without anybody noticing.
+  // Longer than the minute that an outage of Redis may last unnoticed.
   int64_t outage_ms = 90'000;
 };
 
@@ -161,7 +161,7 @@ class ControlStore {
 
   virtual ~ControlStore() = default;
 
-  // One attempt: kHeld and kAway are answers, and may be asked again. While one is under way, no other call.
+  // One attempt; after kHeld and kAway it may be called again. No other call while one is under way.
   virtual void AcquireLeadership(Candidate candidate, LeadershipCallback callback) = 0;
 
   // If the result is not ok (kFull, kInvalid, kFenced, kClosed), the callback will not come.
@@ -170,12 +170,12 @@ class ControlStore {
   // Extends the lease; commits do as well. kFull: the one before is not answered yet, which says nothing new.
   virtual StoreStatus Renew(Callback callback) = 0;
 
-  // After the commits before it, gives the lease up, so that another may lead at once. For an orderly end.
+  // Gives the lease up after the earlier commits, so that another may lead at once. For a normal end.
   virtual StoreStatus Resign(Callback callback) = 0;
 
   virtual StoreHealth health() const = 0;
 
-  // Calls back whatever waits with kClosed, from inside. What waits may or may not be applied. The lease stays.
+  // Answers all waiting calls with kClosed, from inside. They may or may not have been applied. The lease stays.
   virtual void Close() = 0;
 };
 

@@ -1,4 +1,4 @@
-// Tells one leader from another that happens to have the same epoch, after a store lost its last writes.
+// Tells two leaders apart that happen to have the same epoch, after a store lost its last writes.
 #pragma once
 
 #include <string>

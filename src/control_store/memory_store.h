@@ -1,7 +1,7 @@
-// The control store of a private session: nothing outlives it, so nothing is kept. It accepts every commit.
+// A control store without storage: nothing outlives the head, so nothing is kept. It accepts every commit.
 //
-// What the tables would hold is in the head's memory already; a store that nobody reads again need not copy it. With a
-// MemoryTables that several stores share (tests), it is a real store: fenced, and read by the next leader.
+// The head has the contents of the tables in its memory already, and a store that is not read again need not copy them.
+// With a MemoryTables that several stores share (tests), it is a real store: fenced, and read by the next leader.
 #pragma once
 
 #include <map>

@@ -1,8 +1,8 @@
-// Records of the control store from which code is run (functions, what actors are made of, how workers are started):
-// sealed, so that whoever can write to the store, and not more, cannot plant code in the cluster.
+// Seals the records of the control store from which code is run (functions, what actors are made of, how workers are
+// started), so that an attacker who can only write to the store cannot plant code in the cluster.
 //
-// The seal is HMAC-SHA256 over cluster, table, key and body, with a secret that only those have who know the cluster's
-// token. It does not hide the body, and it does not stop an older record from being put back under its own key.
+// The seal is HMAC-SHA256 over cluster, table, key and body, with a secret that is derived from the cluster's token. It
+// does not hide the body, and it does not prevent an older record from being put back under its own key.
 #pragma once
 
 #include <string>

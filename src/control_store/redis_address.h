@@ -1,4 +1,4 @@
-// Where a Redis server is, and as whom to speak to it.
+// Where a Redis server is, and as which user to connect.
 //
 //   redis://[user[:password]@]host[:port][/db]      host may be [::1]; user and password may be percent-encoded
 //   unix://[user[:password]@]/path/of.sock[?db=N]
@@ -20,7 +20,7 @@ struct RedisAddress {
   std::string password;
   uint32_t database = 0;
 
-  bool IsLocal() const;          // a unix socket, or a loopback address or name: nobody else hears or reaches it
+  bool IsLocal() const;          // a unix socket, or a loopback address or name: not reachable from other machines
   std::string Describe() const;  // for messages: without the password
 };
 

@@ -1,7 +1,7 @@
 // One connection to a Redis server: commands out, replies back, several at a time.
 //
-// Waiting ends when told to (a descriptor becomes readable) and when the server is silent for too long; several servers
-// are waited for at once. One thread. Once broken, a connection stays so; the owner makes another.
+// Waiting ends when the caller says so (a descriptor becomes readable) and when the server is silent for too long; one
+// wait can cover several servers. One thread. A broken connection stays broken; the owner makes another.
 #pragma once
 
 #include <sys/socket.h>
@@ -29,16 +29,16 @@ class RedisConnection {
   void Send(std::span<const std::string_view> words);
   void Send(std::initializer_list<std::string_view> words) { Send(std::span(words.begin(), words.size())); }
 
-  // Until every command that was sent has its reply. The time is that without any progress.
+  // Waits until every sent command has its reply. The time limit is for no progress at all.
   static StoreStatus Await(std::span<RedisConnection* const> connections, int64_t timeout_ms, int stop);
   RedisReply Next();  // the replies, in order; nil if there is none
 
   // One command and its reply; an error reply becomes a status.
   StoreResult<RedisReply> Ask(std::initializer_list<std::string_view> words, int64_t timeout_ms, int stop);
-  // What an error reply means for us; ok if it is none.
+  // The status for an error reply; ok if it is none.
   StoreStatus Judge(const RedisReply& reply) const;
 
-  std::vector<std::string> scripts;  // the owner's: names under which the server knows its scripts
+  std::vector<std::string> scripts;  // the owner's: the server's names of its scripts
 
  private:
   explicit RedisConnection(std::string name) : name_(std::move(name)) {}

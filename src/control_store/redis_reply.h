@@ -1,7 +1,7 @@
-// Redis's protocol (RESP2): what a server answers, read as the bytes come, and commands written.
+// Redis's protocol (RESP2): reads a server's replies as the bytes come, and writes commands.
 //
-// Bytes from a server are input: lengths are checked before anything is allocated, and memory follows the bytes that
-// have come, not those that are announced.
+// Bytes from a server are input: lengths are checked before anything is allocated, and memory grows with the bytes that
+// have come, not with those that are announced.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct RedisReply {
   int64_t integer = 0;
   std::vector<RedisReply> items;  // kArray
 
-  // What is of another type or not there is an empty text, or nil.
+  // A missing item, or one of another type, is an empty text, or nil.
   std::string_view Text() const { return type == kText ? std::string_view(text) : std::string_view(); }
   const RedisReply& At(size_t index) const;
 };
@@ -31,7 +31,7 @@ class RedisReplyReader {
   enum Outcome : uint8_t { kReply, kMore, kBroken };
 
   void Feed(std::string_view bytes) { buffer_.append(bytes); }
-  // Once broken, always so.
+  // Once broken, it stays broken.
   Outcome Next(RedisReply& reply);
 
  private:

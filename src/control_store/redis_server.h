@@ -1,12 +1,12 @@
 // A Redis server of our own: started, watched, and started again when it dies.
 //
-// It lives in a folder of mode 0700, listens on a unix socket there (or on a port that is asked for), wants a random
-// password that lies in a file of mode 0600 and is never on a command line, and writes every commit to its disk before
-// it answers. It does not end with us unless told to: a head that is started again in the same folder finds it running,
-// or starts it from its files.
+// It lives in a folder of mode 0700, listens on a unix socket there (or on a port, if wanted), and requires a random
+// password, which lies in a file of mode 0600 and is never on a command line. It writes every commit to its disk before
+// it answers. It does not end with its head unless told to: a head that is started again in the same folder finds it
+// running, or starts it from its files.
 //
 // Used on the loop's thread, which must live as long as the process. Does not wait until the server accepts
-// connections: whoever connects tries again, as after any restart.
+// connections: a client tries again, as after any restart.
 #pragma once
 
 #include <sys/types.h>
@@ -37,7 +37,7 @@ class RedisServer {
   pid_t pid() const { return pid_; }
   uint32_t restarts() const { return restarts_; }
 
-  // A server that dies again and again is started after growing pauses. The loop calls Tick then.
+  // A server that keeps dying is started after growing pauses; then the loop calls Tick.
   int64_t next_wakeup_ns() const { return restart_at_ns_; }  // INT64_MAX: none
   void Tick(int64_t now_ns);
 
@@ -47,7 +47,7 @@ class RedisServer {
  private:
   RedisServer(EventLoop& loop, RedisServerOptions options) : loop_(loop), options_(std::move(options)) {}
   Status Prepare();
-  bool Adopt();  // one that is running here already
+  bool Adopt();  // takes over a server that runs here already
   Status Launch();
   Status Watch();
   void Ended();

@@ -1,10 +1,10 @@
-// The control store of the simulator: no thread, no clock, no descriptor. What happens, and when, the caller says.
+// The control store of the simulator: no thread, no clock, no descriptor. The caller says what happens, and when.
 //
 // A SimulatedStorage is what outlives a head; each head has a SimulatedStore on it. A commit is first queued, then
-// performed (it is in the storage), then delivered (the head hears of it). Being slow is to perform or deliver late; a
+// performed (it is in the storage), then delivered (the head hears of it). A slow store performs or delivers late; a
 // head that crashes is a store that is destroyed at any point in between. The storage can be away, and it can lose the
-// last commits it has performed, as a Redis that writes to its disk once a second can. As with the real one, a leader
-// that lives brings them back at its next commit; only if it dies before that are they gone.
+// last commits it has performed, as a Redis that writes to its disk once a second can. As with the real one, a living
+// leader restores them at its next commit; they are gone only if it dies before that.
 #pragma once
 
 #include <deque>
@@ -23,7 +23,7 @@ class SimulatedStorage {
   bool away = false;
   bool full = false;  // commits fail with kNoSpace
 
-  // Forgets the last `count` performed commits that are not on the disk yet. Gives how many there were.
+  // Forgets the last `count` performed commits that are not on the disk yet. Returns how many there were.
   size_t LoseLast(size_t count);
   void Sync();  // all that was performed is on the disk
   size_t unsynced() const { return recent_.size(); }
@@ -32,7 +32,7 @@ class SimulatedStorage {
  private:
   friend class SimulatedStore;
   struct Performed {
-    uint64_t epoch = 0;  // whose
+    uint64_t epoch = 0;  // of the leader
     WriteBatch batch;
   };
   using Records = std::map<std::pair<Table, std::string>, std::string>;

@@ -1,4 +1,4 @@
-// The embedded control store of a lasting head: one SQLite file.
+// The embedded control store of a head: one SQLite file.
 //
 // Write-ahead log, one fsync per group of commits. File 0600, in a folder of our own (made 0700 if it is missing).
 // Which head leads is decided by three things: a lock on `<file>.lock`, which the kernel drops when its holder dies,
@@ -17,7 +17,7 @@ namespace weft::core {
 
 struct SqliteStoreOptions {
   std::string path;
-  uint64_t max_bytes = 0;  // of the file; beyond it commits fail with kNoSpace. 0: as the disk allows
+  uint64_t max_bytes = 0;  // of the file; beyond that commits fail with kNoSpace. 0: no limit but the disk
 };
 
 std::unique_ptr<BlockingStore> MakeSqliteStore(SqliteStoreOptions options);

@@ -1,8 +1,7 @@
-// The records of the control store: what each table's keys and values say, and their exact bytes.
+// The records of the control store: the keys and values of each table, and their exact bytes.
 //
-// Written and read by the head. Every value begins with a version byte. What is decoded comes from a disk or a server
-// that others may have written to: it is input. A record that does not decode is left out by the caller, with a
-// warning.
+// Written and read by the head. Every value begins with a version byte. The bytes come from a disk or a server that
+// others may have written to: they are input. The caller leaves out records that do not decode, with a warning.
 #pragma once
 
 #include <array>
@@ -21,13 +20,13 @@ namespace weft::core {
 using Identity = std::array<uint8_t, 16>;                         // 128 random bits
 using Labels = std::vector<std::pair<std::string, std::string>>;  // sorted by name
 
-// One record, key "": what the cluster counts up, never used again.
+// One record, key "": the numbers that the cluster counts up and never uses again.
 struct ClusterRecord {
   Identity id{};
   uint32_t next_node = 1;
   uint32_t next_job = 1;
   int64_t made_unix_ms = 0;
-  uint32_t lease_ms = 0;  // the longest that a node may have of its membership
+  uint32_t lease_ms = 0;  // the longest membership lease that a node may have
   bool operator==(const ClusterRecord&) const = default;
 };
 
@@ -59,7 +58,7 @@ struct JobRecord {
   bool operator==(const JobRecord&) const = default;
 };
 
-// What a head needs to go on with an actor whose creator or worker outlives it, or to restart a detached one.
+// What a head needs to go on with an actor that outlives the head before it, or to restart a detached one.
 struct ActorRecord {
   ObjectId id;        // the key
   uint8_t state = 0;  // ActorState
@@ -105,7 +104,7 @@ void DeleteActor(WriteBatch& batch, ObjectId id);
 void DeleteName(WriteBatch& batch, std::string_view name_space, std::string_view name);
 void DeleteKv(WriteBatch& batch, std::string_view name_space, std::string_view key);
 
-// Nothing, if the bytes are no record of this kind or of a version that this weft does not know.
+// Nothing if the bytes are not a record of this kind, or have an unknown version.
 template <class Record>
 std::optional<Record> Decode(const StoredRecord& stored);
 template <>

@@ -1,8 +1,8 @@
 // A ControlStore made of a BlockingStore and a thread that calls it.
 //
-// A thread, because neither a disk's fsync nor the name of a Redis server is waited for in pieces. While the thread is
-// in one call, commits gather, and go to the backend together in the next: grouped commits. Public calls come on the
-// loop's thread; between the two threads stand one mutex, held for moments, and a CallbackQueue.
+// It needs a thread, because waiting for a disk's fsync or for the name of a Redis server cannot be split. While the
+// thread is in one call, commits gather and go to the backend together in the next: grouped commits. Public calls come
+// on the loop's thread; the two threads share a mutex, held only briefly, and a CallbackQueue.
 #pragma once
 
 #include <condition_variable>
@@ -46,7 +46,7 @@ class WorkerStore : public ControlStore {
   StoreStatus Enqueue(Operation operation);
   void Run();                                   // the thread
   std::vector<Operation> TakeGroup();           // empty: closed
-  void Perform(std::vector<Operation>& group);  // until its outcome is known or its time is over
+  void Perform(std::vector<Operation>& group);  // until its outcome is known or its time is up
   bool Pause(int64_t until_ns);                 // false: closed
   void Finish(Operation& operation, StoreStatus status);
   void SetState(StoreHealth::State state, const std::string& message);

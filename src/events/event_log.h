@@ -1,5 +1,5 @@
-// What a process did, kept in memory that outlives it: one memfd per process, made by the daemon, written by the
-// process alone, read by whoever the daemon gives the descriptor to. It survives a kill -9 of its writer.
+// A record of what a process did, in memory that outlives it: one memfd per process, made by the daemon, written by the
+// process alone, read by observers that get the descriptor from the daemon. It survives a kill -9 of its writer.
 //
 // Three parts: the names of functions (append-only), the tasks that run now (a few lanes), and a ring of the last
 // kEventRecords records. A record costs one cache line and, where the machine's TSC can be trusted, no clock call:
@@ -7,11 +7,11 @@
 //
 // Threads of the writer: any, without a lock. A record's words are written with release stores between sequence 0 and
 // its own sequence, and read with acquire loads between two looks at the sequence; so a reader never takes a
-// half-written record for a whole one. If the writer dies in the middle, the record keeps sequence 0 and is skipped. A
-// writer thread that sleeps in the middle of a record while all the others write a whole lap may spoil that one record:
+// half-written record for a whole one. If the writer dies in the middle, the record keeps sequence 0 and is skipped. If
+// a writer thread sleeps in the middle of a record while the others write a whole lap, that one record may be wrong:
 // readers check everything and trust nothing.
 //
-// Does not decide what is worth recording, and keeps nothing for ever: old records are overwritten.
+// Does not decide what is worth recording. Old records are overwritten.
 #pragma once
 
 #include <atomic>
@@ -32,15 +32,15 @@
 
 namespace weft::core {
 
-// 16,384 records are 1 MB when all were used, and some ten seconds of a busy worker's ordinary tasks.
+// 16,384 records take 1 MB once all were used, and last about ten seconds in a busy worker with ordinary tasks.
 inline constexpr uint32_t kEventRecords = 16 * 1024;
-// Tasks that run at the same time and can be seen running; more are recorded at their end only.
+// How many tasks that run at the same time can be seen running; more are recorded only when they end.
 inline constexpr uint32_t kEventLanes = 32;
-// All names of one process; a function beyond that has none.
+// All names of one process; functions beyond that have none.
 inline constexpr uint32_t kEventNamesBytes = 64 * 1024;
 
 enum class EventKind : uint8_t {
-  kRan = 1,        // a task ran here: begin, end, who submitted it
+  kRan = 1,        // a task ran here: begin, end, submitter
   kSubmitted = 2,  // this process submitted a task
   kDepends = 3,    // a submitted task takes an object
   kReturns = 4,    // a submitted task's further return; the first is in kSubmitted
@@ -149,7 +149,7 @@ class EventLog {
     const double ns = static_cast<double>(ticks) * per_tick;
     return ns < 1 ? 1 : ns > UINT32_MAX ? UINT32_MAX : static_cast<uint32_t>(ns);
   }
-  double Calibrate();  // 0: the log is too young to tell
+  double Calibrate();  // 0: the log is too young
   uint32_t TakeLane() {
     uint32_t taken = lanes_.load(std::memory_order_relaxed);
     while (~taken != 0) {
@@ -163,7 +163,7 @@ class EventLog {
     uint64_t number = memory_->head.fetch_add(1, std::memory_order_relaxed);
     EventCell& cell = memory_->cells[number % kEventRecords];
     cell.sequence.store(0, std::memory_order_relaxed);
-    // Each is a release after the zero above: who reads one of these words reads the zero, or later, afterwards.
+    // Each is a release after the zero above: a reader of one of these words then reads the zero, or something later.
     cell.words[0].store(begin, std::memory_order_release);
     cell.words[1].store(end, std::memory_order_release);
     cell.words[2].store(process, std::memory_order_release);
@@ -187,7 +187,7 @@ class EventLog {
 
 // ---- reading
 
-// Whether its process neither ran nor submitted anything: such a log need not be kept.
+// True if its process neither ran nor submitted anything: such a log need not be kept.
 bool IsUnusedEventLog(int fd);
 
 struct RecordedEvent {
@@ -209,11 +209,11 @@ struct EventLogCopy {
 };
 
 // The one function that ran in this process between `since_ns` and now, or runs; the last one before that if there was
-// none; empty if there were several. A few system calls and no mapping, for the daemon, which wants to know whose
-// output it reads.
+// none; empty if there were several. A few system calls and no mapping, for the daemon, which wants to know which
+// function printed the output that it reads.
 std::string RecentFunction(int fd, int64_t since_ns);
 
-// Copies a log, also while it is written. What does not make sense is left out.
+// Copies a log, even while it is written. Leaves out entries that make no sense.
 Result<EventLogCopy> ReadEventLog(int fd);
 
 }  // namespace weft::core

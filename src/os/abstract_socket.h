@@ -1,6 +1,7 @@
 // Unix stream sockets with an abstract name: nothing on disk, and the name is free again when its listener is gone,
-// however it went. Anybody on the machine (in the same network namespace) can connect, so both sides ask the kernel who
-// the other is; and anybody can take any name, so what another user listens on is as good as not there.
+// however it ended. Every process on the machine (in the same network namespace) can connect, so both sides ask the
+// kernel which user the other is. Every process can also take any name, so a name on which another user listens counts
+// as free.
 #pragma once
 
 #include <sys/types.h>
@@ -17,12 +18,12 @@ namespace weft::core {
 // The name under which the node daemon with this pid listens for observers.
 std::string ObserverSocketName(uid_t uid, pid_t daemon);
 
-// The name under which the node daemon of a lasting node listens for drivers of its user; `cluster` is the address of
+// The name under which the daemon of a cluster node listens for drivers of its user; `cluster` is the address of
 // the cluster's head, `number` the node's.
 std::string NodeSocketName(uid_t uid, pid_t daemon, const std::string& cluster, uint32_t number);
 
-// Node daemons of the user, by pid, that listen for observers now, in this network namespace: of private sessions and
-// of nodes. Does not wait for any: they may be stopped.
+// The user's node daemons, by pid, that listen for observers now in this network namespace, of private sessions and of
+// cluster nodes. Does not wait for any of them, since they may be stopped.
 std::vector<pid_t> FindObserverSockets(uid_t uid);
 
 struct NodeSocket {
@@ -32,27 +33,27 @@ struct NodeSocket {
   std::string cluster;
   uint32_t number = 0;
 };
-// In the same way those for drivers; by number: a head comes first in its cluster.
+// The same for daemons that listen for drivers, by number: a head comes first in its cluster.
 std::vector<NodeSocket> FindNodeSockets(uid_t uid);
 
-// Whether two addresses of clusters name the same one. A cluster with a standby is known by the addresses of both
-// heads, with a comma between; its nodes by the list that they were started with, and each head by its own.
+// Whether two addresses name the same cluster. A cluster with a standby is known by the addresses of both heads,
+// separated by a comma; its nodes by the list that they were started with, and each head by its own.
 bool NamesSameCluster(const std::string& one, const std::string& other);
 
 Result<UniqueFd> ListenAbstract(const std::string& name);  // non-blocking
-// The same under a name of a daemon; if somebody has taken it, under one that begins with it and cannot be guessed,
-// which the functions here find as well.
+// The same under a daemon's name. If the name is taken, it uses one that begins with it and cannot be guessed, which
+// the functions here find as well.
 Result<UniqueFd> ListenAsDaemon(const std::string& name);
-UniqueFd AcceptAbstract(int listener);  // non-blocking; invalid if nobody is there
+UniqueFd AcceptAbstract(int listener);  // non-blocking; invalid if there is no connection
 // Does not wait: kTimeout if the listener has left so many unaccepted that there is no room for one more.
 Result<UniqueFd> ConnectAbstract(const std::string& name);
-// To the daemon that listens under this name of its own. kGone if nobody does, or another user; kTimeout if it is the
+// Connects to the daemon that listens under this name. kGone if no process or another user does; kTimeout if it is the
 // user's, but has no room until the deadline.
 Result<UniqueFd> ConnectToDaemon(const std::string& name, uid_t uid, pid_t daemon, int64_t deadline_ns);
 
-// Of a connected socket: the user that runs the other side (for a client: at the time when it began to listen).
+// The user that runs the other side of a connected socket (for a client: when that side began to listen).
 Result<uid_t> PeerUid(int socket);
-// The process that made the other side of a socket pair, or connected or listened.
+// The process that made the other side: of a socket pair, or by connecting or listening.
 Result<pid_t> PeerPid(int socket);
 
 }  // namespace weft::core

@@ -1,4 +1,4 @@
-// Where the control groups of this process keep their limits, version 1 and 2 alike.
+// Where the control groups of this process, version 1 and 2, keep their limits.
 //
 // Used by memory_limits and cpu_count. Reads files, any thread. `root` stands before every path, for tests.
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace weft::core {
 
-// The directories of the controller that limit this process: its own group, then each parent up to the mount. A limit
-// of any of them binds. Directories that cannot be seen from inside a container are left out.
+// The controller's directories that limit this process: its own group, then each parent up to the mount. The limits of
+// all of them apply. Leaves out directories that cannot be seen from inside a container.
 std::vector<std::string> CgroupDirectories(const std::string& controller, const std::string& root);
 
 // The content of a small file, or nullopt.

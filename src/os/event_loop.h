@@ -1,4 +1,4 @@
-// Waits for descriptors with epoll and calls whoever watches them. One thread; no timers (Wait takes a timeout).
+// Waits for descriptors with epoll and calls their watchers. One thread; no timers (Wait takes a deadline).
 //
 // A watch may be changed or removed from inside any callback: events that were fetched for a removed watch are dropped.
 #pragma once
@@ -27,7 +27,8 @@ class EventLoop {
   void Modify(WatchId watch, uint32_t epoll_events);
   void Remove(WatchId watch);
 
-  // Calls back for what is ready; waits at most until then on the clock of NowNs() (INT64_MAX: as long as it takes).
+  // Calls the watchers of ready descriptors; waits at most until the deadline on the clock of NowNs() (INT64_MAX:
+  // none).
   void Wait(int64_t deadline_ns);
 
  private:

@@ -1,7 +1,8 @@
-// Sleeping on a word of shared memory, and waking who sleeps there. Works between processes that map the same page.
+// Sleeping on a word of shared memory, and waking the threads that sleep there. Works between processes that map the
+// same page.
 //
-// A call here is always a system call; the doorbell decides whether one is needed. Both may return early without
-// reason, so callers look at their condition again.
+// Each call is a system call; the doorbell decides whether one is needed. Both may return early without reason, so
+// callers check their condition again.
 #pragma once
 
 #include <errno.h>

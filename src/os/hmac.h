@@ -1,4 +1,4 @@
-// HMAC-SHA256, and comparing without telling by time where two values differ.
+// HMAC-SHA256, and a comparison whose time does not reveal where two values differ.
 //
 // Uses OpenSSL; linked into the program `weft` only (weft_crypto), never into libweft.so.
 #pragma once

@@ -1,5 +1,5 @@
 // Anonymous shared memory (memfd) and its mappings. Nothing here has a name that another user could open, and the
-// kernel frees everything when the last process that holds it is gone, however it went.
+// kernel frees everything when the last process that holds it is gone, however it ended.
 #pragma once
 
 #include <sys/types.h>
@@ -13,8 +13,8 @@
 
 namespace weft::core {
 
-// A memfd called "weft-<name>", mode 0600, of `size_bytes`, sealed against growing and shrinking: whoever maps it
-// cannot be sent a SIGBUS by a peer that truncates it. Holes can still be punched.
+// A memfd called "weft-<name>", mode 0600, of `size_bytes`, sealed against growing and shrinking: a peer cannot
+// truncate it and thereby send a SIGBUS to processes that map it. Holes can still be punched.
 Result<UniqueFd> CreateMemfd(std::string_view name, size_t size_bytes);
 
 // Refuses a descriptor that is not a memfd sealed against shrinking with at least `size_bytes`: mapping it would let
@@ -25,8 +25,8 @@ Status CheckSealedMemfd(int fd, size_t size_bytes);
 // afterwards. Returns false if the system refused, which costs memory and nothing else.
 bool DiscardPages(void* start, size_t size_bytes);
 
-// Asks for pages of the smallest size where the system would otherwise use huge ones: for memory of which little is
-// used.
+// Asks for pages of the smallest size where the system would otherwise use huge ones: for memory that is used only in
+// part.
 void PreferSmallPages(void* start, size_t size_bytes);
 
 // A range of a file in memory, unmapped when the owner goes. A child made by fork never has it (MADV_DONTFORK), as two

@@ -1,4 +1,4 @@
-// How much memory this machine or container allows us. Read once at start, by the node daemon.
+// How much memory this machine or container allows. The node daemon reads it once at start.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// What /proc says of a process: of those that do not answer there is nobody else to ask.
+// What /proc says about a process, for processes that do not answer themselves.
 //
-// Any thread. All are false for a process that has ended, or that we may not look at.
+// Any thread. All are false for a process that has ended, or that we may not inspect.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// SHA-256, bytes by bytes: names files whose content must be told apart, and tells whether a copy is whole.
+// SHA-256, piece by piece: names files by their content, and checks whether a copy is whole.
 //
 // Any thread, one object each. Needs no library, so that libweft.so has it too; secrets are OpenSSL's (os/hmac.h).
 #pragma once
@@ -17,7 +17,7 @@ class Sha256 {
   Sha256();
   void Add(std::span<const uint8_t> bytes);
   void Add(std::string_view bytes) { Add({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()}); }
-  // Of all that was added. Ends it: nothing may be added afterwards.
+  // The sum of all added bytes. Nothing may be added afterwards.
   std::array<uint8_t, 32> Finish();
 
  private:

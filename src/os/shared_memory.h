@@ -1,7 +1,7 @@
 // The system calls under the object store: sealed memfd files, their mappings, populating and punching their pages.
 //
-// Called by src/object_store. No state of its own, any thread. Nothing here counts memory: who calls has reserved
-// what it populates (memory_budget.h).
+// Called by src/object_store. No state of its own, any thread. Nothing here counts memory: the caller has reserved what
+// it populates (memory_budget.h).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace weft::core {
 
-inline constexpr uint64_t kPageBytes = 4096;  // what we count in; a system with larger pages is refused by Create
+inline constexpr uint64_t kPageBytes = 4096;  // our unit; Create refuses a system with larger pages
 
 enum class Access { kReadOnly, kReadWrite };
 
@@ -61,7 +61,7 @@ Result<SharedMemoryFacts> InspectSharedMemory(int fd);
 Status PopulatePages(void* address, uint64_t size);
 
 // Enters pages that already exist into the page table of a writable mapping, so that writing to them does not fault.
-// Only a matter of speed: where the system does not know how, nothing happens. Must not be used on holes, which it
+// Only for speed: does nothing where the system does not support it. Must not be used on holes, which it
 // would fill uncounted.
 void MapExistingPages(void* address, uint64_t size);
 

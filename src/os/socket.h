@@ -16,7 +16,7 @@
 
 namespace weft::core {
 
-// More descriptors in one message than anything of ours needs; the kernel's own limit is 253.
+// More descriptors in one message than weft needs; the kernel's own limit is 253.
 inline constexpr size_t kMaxFdsPerMessage = 32;
 
 enum class Blocking : uint8_t { kYes, kNo };
@@ -40,11 +40,11 @@ struct IoOutcome {
   enum Kind : uint8_t { kDone, kWouldBlock, kClosed };
   Kind kind = kDone;
   size_t bytes = 0;  // moved, if kDone
-  int error = 0;     // why it is kClosed; 0 if the peer closed in order
+  int error = 0;     // why it is kClosed; 0 if the peer closed normally
 };
 
-// One attempt to move bytes; part of them may have been moved. Any error other than "not now" is reported kClosed: the
-// remedy is the same, to drop the connection. If part was sent, all descriptors were.
+// One attempt to move bytes; part of them may have been moved. Any error other than "not now" is reported as kClosed:
+// the remedy is the same, to drop the connection. If part was sent, all descriptors were.
 IoOutcome TrySend(int socket, std::span<const uint8_t> bytes);
 IoOutcome TrySendWithFds(int socket, std::span<const uint8_t> bytes, std::span<const int> fds);
 IoOutcome TryRecv(int socket, uint8_t* buffer, size_t size);

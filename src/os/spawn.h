@@ -10,8 +10,8 @@
 
 namespace weft::core {
 
-// Executes command[0] with our environment and descriptors 0, 1 and 2; the child finds `socket` as descriptor 3 and
-// has no others. Safe in a threaded process (vfork, nothing but system calls in between). Fails if it cannot execute.
+// Executes command[0] with our environment and descriptors 0, 1 and 2; the child has `socket` as descriptor 3 and no
+// others. Safe in a threaded process (vfork, only system calls in between). Fails if it cannot execute.
 Result<pid_t> SpawnWithSocket(const std::vector<std::string>& command, int socket);
 
 // Executes command[0], looked up in PATH, with our environment, no input, and output and errors into `output`; the

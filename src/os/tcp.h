@@ -3,7 +3,7 @@
 //
 // Used for links between node daemons. All sockets are close-on-exec, non-blocking, without Nagle's delay, and while
 // they are idle notice within about ten seconds that a machine has vanished (keepalive). While bytes are unacknowledged
-// the kernel goes on sending for a quarter of an hour: who needs to know sooner listens for signs of life, as Link
+// the kernel goes on sending for a quarter of an hour: code that must know sooner listens for signs of life, as Link
 // does.
 #pragma once
 
@@ -32,8 +32,8 @@ struct TcpAddress {
 // "host:port", "127.0.0.1:6380" or "[::1]:6380".
 Result<std::pair<std::string, uint16_t>> ParseHostPort(const std::string& text);
 
-// All addresses of a host, in the order in which they should be tried. Literals cost nothing; a name may block for as
-// long as name servers take, so a loop resolves at start-up only. An empty host is every address of this machine.
+// All addresses of a host, in the order in which they should be tried. Literals cost nothing; a name may block as
+// long as the name servers take, so a loop resolves only at start-up. An empty host is every address of this machine.
 Result<std::vector<TcpAddress>> ResolveTcp(const std::string& host, uint16_t port);
 
 // Port 0 picks a free one: LocalTcpAddress says which.
@@ -53,7 +53,7 @@ Result<TcpAddress> PeerTcpAddress(int socket);
 // "10.0.0.1:6380", "[::1]:6380": what ParseHostPort reads.
 std::string HostPortText(const std::string& host, uint16_t port);
 
-// The address of this machine that packets to that one come from, if there is a way to it. Sends nothing.
+// The local address that packets to the other address come from, if there is a route. Sends nothing.
 Result<std::string> LocalHostTowards(const TcpAddress& address);
 
 // The parts between commas; at least one, which may be empty.

@@ -1,6 +1,6 @@
 // All that it takes to construct an actor without its creator: the class, the arguments by value, and what the worker
-// must know. Made by the creator of a detached actor in a cluster, kept by the actor's home as opaque bytes (it may be
-// written to the control store), and turned into frames by the daemon of each worker that the actor gets.
+// must know. The creator of a detached actor in a cluster makes it, the actor's home keeps it as opaque bytes (also in
+// the control store), and the daemon of each worker that the actor gets turns it into frames.
 //
 // Pure. The frames are those that a creator would push itself (runtime_frames.cc): a template, the lease, the task.
 #pragma once
@@ -20,7 +20,7 @@ struct ActorRecipe {
   std::string function_name;
   std::string body;
   std::string name;           // of the constructor, for messages and events
-  std::string actor_options;  // what the front end's worker needs to know
+  std::string actor_options;  // for the front end in the worker
   ResourceAmounts shape;      // as the worker is told
   uint32_t depth = 0;
   std::string arguments;

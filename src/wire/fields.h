@@ -59,9 +59,9 @@ struct FieldReader {
   template <class T>
   void One(std::vector<T>& list) {
     auto count = in.Fixed<uint32_t>();
-    // Every item takes at least four bytes on the wire, so a count beyond that is a lie: refused before allocating.
+    // Every item takes at least four bytes on the wire, so a larger count is wrong: refused before allocating.
     if (count > in.remaining() / 4) return in.Fail();
-    // Items may be larger in memory than on the wire, so no more is allocated than what really comes.
+    // Items may be larger in memory than on the wire, so allocate only for items that really come.
     list.reserve(std::min<size_t>(count, 256));
     for (uint32_t i = 0; i < count && in.ok(); ++i) One(list.emplace_back());
   }

@@ -8,28 +8,28 @@
 
 namespace weft::core {
 
-// A node of a cluster. Given out by the head when the node joins and never used again in the cluster's life. 0 is none:
-// the one node of a private session.
+// A node of a cluster. The head assigns it when the node joins, and never uses it again in the cluster's life. 0 is
+// none: the one node of a private session.
 struct NodeNumber {
   uint32_t value = 0;
   auto operator<=>(const NodeNumber&) const = default;
   explicit operator bool() const { return value != 0; }
 };
 
-// One life of a node daemon: 128 random bits that it makes when it starts.
+// One life of a node daemon: 128 random bits, made when it starts.
 struct NodeIdentity {
   uint64_t high = 0, low = 0;
   auto operator<=>(const NodeIdentity&) const = default;
 };
 
-// A driver or worker, unique within a session and never used again. 0 is nobody. Given out by the node daemon.
+// A driver or worker, unique within a session and never used again. 0 is none. Assigned by the node daemon.
 struct ProcessId {
   uint64_t value = 0;
   auto operator<=>(const ProcessId&) const = default;
   explicit operator bool() const { return value != 0; }
 };
 
-// An object: who owns it, and which of the owner's objects it is. An index is never used again.
+// An object: its owner, and which of the owner's objects it is. An index is never used again.
 // The i-th return of a task has the index of the task plus i, so a task is named by its first return.
 struct ObjectId {
   ProcessId owner;
@@ -38,7 +38,7 @@ struct ObjectId {
   explicit operator bool() const { return owner.value != 0; }
 };
 
-// The right to run tasks of one shape on one worker. Given out by the node daemon.
+// The right to run tasks of one shape on one worker. Granted by the node daemon.
 struct LeaseId {
   uint64_t value = 0;
   auto operator<=>(const LeaseId&) const = default;
@@ -64,7 +64,7 @@ struct FunctionKey {
   auto operator<=>(const FunctionKey&) const = default;
 };
 
-// Where the bytes of an object are. The generation tells a reused range from the one that was meant.
+// Where the bytes of an object are. The generation tells a reused range from the earlier use of it.
 struct Location {
   SegmentId segment;
   uint64_t offset = 0;
@@ -79,13 +79,13 @@ struct SealedObject {
   Location location;
   auto operator<=>(const SealedObject&) const = default;
 };
-// The index of what lies in a segment and is no object: the body of a function, which stays as long as the session.
+// The index of bytes in a segment that are no object: the body of a function, which stays as long as the session.
 inline constexpr uint64_t kForSession = ~uint64_t{0};
 
-// Who numbers processes puts the node's number into the upper half; a segment has its writer's number.
+// A process's number has its node's number in the upper half; a segment has its writer's number.
 constexpr NodeNumber NodeOf(ProcessId process) { return {static_cast<uint32_t>(process.value >> 32)}; }
 constexpr NodeNumber NodeOf(SegmentId segment) { return {static_cast<uint32_t>(segment.value >> 32)}; }
-// The node daemon's own, for the segment that it keeps copies in.
+// The node daemon's own number, for the segment in which it keeps copies.
 constexpr ProcessId DaemonOf(NodeNumber node) { return {uint64_t{node.value} << 32}; }
 
 std::string ToString(ProcessId id);

@@ -1,4 +1,5 @@
-// Labels of nodes, and what a task or actor may ask of them. Plain data; scheduling/labels.h compares them.
+// Labels of nodes, and the conditions that tasks and actors may set on them. Plain data; scheduling/labels.h compares
+// them.
 #pragma once
 
 #include <compare>

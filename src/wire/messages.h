@@ -1,6 +1,6 @@
 // The messages between a process (driver or worker) and its node daemon: exact bytes, in both directions.
 //
-// They travel over the stream socket that a process is born with, are rare (never one per task), and are
+// They travel over the stream socket that a process starts with, are rare (never one per task), and are
 // length-prefixed: uint32 size, uint8 type, uint8 count of descriptors that come along, then the fields in order,
 // little-endian, strings and lists with a uint32 count before them. docs/formats.md has the table.
 // Decode checks every length before anything is allocated; a message that does not decode exactly is refused.
@@ -39,13 +39,13 @@ enum class ProgramRole : uint8_t {
 struct ProgramFile {
   uint8_t role = 0;         // ProgramRole
   uint8_t bits = 0;         // 32 or 64
-  uint16_t machine = 0;     // the ELF number of it; 0: not known
+  uint16_t machine = 0;     // its ELF number; 0: not known
   uint8_t fixed_paths = 0;  // ElfFile::fixed_paths
   uint32_t glibc = 0;       // the version that it needs (os/elf.h)
   uint64_t size = 0;
   std::string path;         // on the driver's node
   std::string identity;     // BuildIdentity, or "sha256:..."
-  std::string interpreter;  // that must be there to run it
+  std::string interpreter;  // needed to run it
   std::string name;         // of a library: what the loader looks for
 };
 
@@ -60,8 +60,8 @@ struct OpenSession {
   std::vector<std::string> python_worker_command;  // in a C++ session: starts a zygote for Python workers; empty: none
   std::vector<std::string> environment;            // NAME=VALUE, complete
   std::string working_directory;
-  uint8_t forward_output = 1;        // send the workers' output to the driver
-  std::vector<ProgramFile> files;    // of a C++ driver in a cluster: what worker_command needs beside the system's own
+  uint8_t forward_output = 1;      // send the workers' output to the driver
+  std::vector<ProgramFile> files;  // of a C++ driver in a cluster: what worker_command needs beside the system's files
   std::vector<std::string> preload;  // Python modules that are imported before workers are forked
 };
 struct WorkerReady {  // a worker's first message
@@ -72,7 +72,7 @@ struct RequestLeases {  // all that is wanted of this shape now; a later message
   ResourceAmounts shape;
   uint32_t count = 0;
   uint32_t depth = 0;  // how deeply nested the asking task is: deeper goes first, so that parents can end
-  // Of how many grants of this shape, in all, it had heard: those on their way are not wanted besides.
+  // How many grants of this shape it has heard of in all, so that grants on their way are not granted again.
   static constexpr uint64_t kAllHeard = UINT64_MAX;
   uint64_t heard = kAllHeard;
 };
@@ -93,14 +93,14 @@ struct ReserveMemory {  // answered by MemoryReserved, perhaps after waiting for
 struct ReleaseMemory {
   uint64_t bytes = 0;
 };
-struct RouteTo {  // to a process that we share no channel with, or for what no channel carries
+struct RouteTo {  // to a process without a channel to the sender, or for messages that no channel carries
   ProcessId to;
   std::string payload;
 };
 struct FreeObjects {  // the owner no longer needs these; the daemon tells the writer, or acts for a dead one
   std::vector<Location> locations;
 };
-struct CloseSession {};  // the driver ends the session in order
+struct CloseSession {};  // the driver ends the session normally
 
 // An actor is named by the id of its handle object, which its creator owns.
 struct CreateActor {
@@ -151,26 +151,26 @@ struct ActorConstructed {  // from its worker
 struct ActorExiting {  // from its worker: it ends itself, on purpose
   ObjectId actor;
 };
-struct KeepActor {  // from the driver: it can start this detached actor of a worker again, should that worker be dead
+struct KeepActor {  // from the driver: it can construct this detached actor of a worker again if that worker dies
   ObjectId actor;
 };
-// To the home of a detached actor in a cluster: what it takes to construct it, now and again, without its creator.
+// To the home of a detached actor in a cluster: all that it takes to construct it, now and later, without its creator.
 struct HandOverActor {
   ObjectId actor;
   std::string recipe;  // ActorRecipe (wire/actor_recipe.h)
   std::string why;     // not empty: it cannot be constructed
   std::string error;   // then: the exception of an argument, as the front end packed it
 };
-struct AskShape {  // who holds what of the resources in this shape? answered by ShapeAnswer
+struct AskShape {  // which processes hold resources of this shape? answered by ShapeAnswer
   uint64_t request = 0;
   ResourceAmounts shape;
 };
 
-struct FetchObject {  // the bytes lie on another node: a copy here, please; answered once, unless it is released before
-  uint64_t request = 0;  // the sender's number; from the answer on it uses the copy
-  Location location;     // there
+struct FetchObject {     // asks for a copy of bytes on another node; answered once, unless it is released before
+  uint64_t request = 0;  // the sender's number; it uses the copy from the answer on
+  Location location;     // on the other node
 };
-struct ReleaseObject {  // no longer wanted, or no longer used
+struct ReleaseObject {  // the copy is no longer wanted, or no longer used
   uint64_t request = 0;
 };
 
@@ -179,16 +179,16 @@ inline constexpr size_t kMaxOrphansListed = 16384;
 struct OrphansFound {  // in the sender's segment
   std::vector<SealedObject> objects;
 };
-struct HeldObjects {  // the answer to AskHeld: what of that owner's the sender has references to or views of
+struct HeldObjects {  // the answer to AskHeld: the owner's objects that the sender has references to or views of
   ProcessId owner;
   std::vector<uint64_t> indexes;
   uint8_t more = 0;  // 1: the next message goes on
 };
-struct HoldsEnded {  // of what was in the answer, or registered: no longer
+struct HoldsEnded {  // the sender no longer has these, which were in the answer or registered later
   ProcessId owner;
   std::vector<uint64_t> indexes;
 };
-struct HoldOrphan {  // the sender was given it after its answer; answered by OrphanHeld, and then it may look at it
+struct HoldOrphan {  // the sender got it after its answer; it may read the object after OrphanHeld
   uint64_t request = 0;
   ObjectId object;
 };
@@ -224,10 +224,10 @@ struct LeaseGranted {
   ProcessId worker;
   AssignedGpus gpus;
 };
-struct LeaseRecalled {  // wanted elsewhere: give it back after the running task
+struct LeaseRecalled {  // the worker is wanted for other work: give the lease back after the running task
   LeaseId lease;
 };
-struct ProcessDied {  // of DaemonOf(node): that node is gone, with all its processes
+struct ProcessDied {  // if it is DaemonOf(node): that node is gone, with all its processes
   ProcessId process;
   int32_t pid = 0;  // 0 if it was never known
   std::string how;  // "killed by signal 9 (SIGKILL)", "exited with code 3"
@@ -236,7 +236,7 @@ struct SegmentOpened {  // with one descriptor, read-only; size 0 and no descrip
   SegmentId segment;
   uint64_t size = 0;
 };
-struct SegmentClosed {  // which this process has opened: its writer has ended, and nothing in it is held any more
+struct SegmentClosed {  // of a segment that this process has opened: its writer has ended, and all objects are freed
   SegmentId segment;
 };
 struct MemoryReserved {
@@ -244,7 +244,7 @@ struct MemoryReserved {
   uint8_t granted = 0;
   std::string why_not;
 };
-struct TrimMemory {  // somebody needs room: give free warm pages back (ReleaseMemory)
+struct TrimMemory {  // another process needs room: give free warm pages back (ReleaseMemory)
   uint64_t bytes = 0;
 };
 struct Routed {
@@ -259,26 +259,26 @@ struct WorkerOutput {
   int32_t pid = 0;
   uint8_t is_stderr = 0;
   std::string text;  // whole lines unless a line is longer than 64 kB
-  std::string name;  // of the actor's class, or of the function if it is known; else empty
+  std::string name;  // of the actor's class, or of the function if it is known; otherwise empty
 };
 struct SessionRefused {  // to a driver, instead of Welcome
   std::string why;
 };
-struct LeaseRefused {  // no worker can be had for this shape, ever
+struct LeaseRefused {  // no worker will ever be available for this shape
   ResourceAmounts shape;
   std::string why;
-  uint32_t count = 0;  // from another node: of those that the head has placed there
+  uint32_t count = 0;  // from another node: how many of the leases that the head has assigned there
 };
-struct Exit {       // leave in order
-  uint8_t now = 0;  // 0: when nobody borrows what you own; 1: after the running task, the session ends
+struct Exit {       // exit normally
+  uint8_t now = 0;  // 0: when no process borrows what you own; 1: after the running task, since the session ends
   std::string why;  // to a driver: why its session ends
 };
 
 enum class ActorState : uint8_t {
   kPending = 1,   // no worker yet
-  kStarting = 2,  // its constructor runs, or will
+  kStarting = 2,  // its constructor runs, or will run
   kAlive = 3,
-  kRestarting = 4,  // its worker died; another one is awaited
+  kRestarting = 4,  // its worker died, and it waits for another
   kDead = 5,
 };
 struct ActorAnswer {
@@ -298,9 +298,9 @@ struct ActorChanged {  // the channel to the worker was opened before
   ProcessId worker;
   AssignedGpus gpus;      // for its creator
   std::string why;        // kRestarting, kDead
-  std::string error;      // kDead: the constructor's exception, if it was that
-  uint8_t construct = 0;  // kStarting: the receiver is to send the constructor; its creator if that lives
-  uint8_t refused = 0;    // kDead: no worker can ever be had for it, as `why` says
+  std::string error;      // kDead: the constructor's exception, if that was the reason
+  uint8_t construct = 0;  // kStarting: the receiver must send the constructor; it is the creator if that lives
+  uint8_t refused = 0;    // kDead: it can never get a worker, as `why` says
 };
 struct ShapeAnswer {
   uint64_t request = 0;
@@ -327,7 +327,7 @@ enum ObserveWhat : uint32_t {
 };
 struct Observe {  // from an observer; answered by the messages below, in this order
   uint32_t protocol = kProtocolVersion;
-  uint32_t what = 0;   // bits of ObserveWhat, besides what is always told
+  uint32_t what = 0;   // bits of ObserveWhat: more than what is always told
   uint32_t limit = 0;  // tasks and objects per process
 };
 struct NodeInfo {
@@ -338,7 +338,7 @@ struct NodeInfo {
   int64_t started_ns = 0;  // CLOCK_MONOTONIC
   std::string working_directory;
 };
-struct NodeListed {  // for each node of the cluster, dead ones too, if kObserveNodes is asked for
+struct NodeListed {  // for each node of the cluster, including dead ones, if kObserveNodes is asked for
   NodeNumber node;
   uint64_t session = 0;  // as in Welcome
   uint8_t alive = 1;
@@ -371,7 +371,7 @@ struct ActorInfo {
   std::string class_name, name, name_space, why;
 };
 // then WorkerOutput for each worker and stream
-struct Observed {        // the end of the answer, but for the reports
+struct Observed {        // the end of the answer, except for the reports
   uint32_t reports = 0;  // StateReports that will follow as the processes answer
 };
 struct AskState {  // from the daemon to a process, for an observer
@@ -384,17 +384,17 @@ struct StateReport {  // from a process, and on to the observer
   std::string report;  // wire/state_report.h
 };
 
-struct AskHeld {  // its owner is dead: what of it do you have? answered by HeldObjects
+struct AskHeld {  // this owner is dead: which of its objects do you have? answered by HeldObjects
   ProcessId owner;
 };
 struct OrphanHeld {
   uint64_t request = 0;
 };
-struct ResultsLeft {  // yours, in the segment of a process that has died: free what you have never heard of
+struct ResultsLeft {  // your objects in the segment of a dead process: free those that you have never heard of
   std::vector<SealedObject> objects;
 };
 
-struct ChannelLost {  // to a worker on another node: the stream has ended, and nobody has said that the worker is dead
+struct ChannelLost {  // the stream to a worker on another node has ended, and the worker was not reported dead
   ProcessId worker;
 };
 
@@ -410,8 +410,8 @@ struct FindLibrary {     // where are these files here? answered by LibraryAnswe
 };
 struct LibraryAnswer {
   uint64_t request = 0;
-  std::vector<std::string> paths;  // of the files, in their order; none: they are used where they are
-  std::string error;               // empty: none; else name of the exception class, newline, message
+  std::vector<std::string> paths;  // of the files, in their order; empty: use them at their own paths
+  std::string error;               // empty: none; otherwise name of the exception class, newline, message
 };
 
 struct Unblocked {};  // this worker's task goes on, and its CPU was lent (BlockedState)
@@ -431,7 +431,7 @@ std::string Encode(const Message& message);
 // monostate if the bytes are not exactly one message.
 Message Decode(std::string_view bytes);
 
-// A list of files by itself, as it lies in messages.
+// A list of files alone, as in messages.
 std::string EncodeFiles(const std::vector<ProgramFile>& files);
 bool DecodeFiles(std::string_view bytes, std::vector<ProgramFile>* files);
 

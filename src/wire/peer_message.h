@@ -1,6 +1,6 @@
-// What processes tell each other through the daemon (the payload of RouteTo and Routed): who borrows what, the
-// values of borrowed objects, and why something waits. Several may share one payload. A payload that does not decode
-// exactly is dropped whole.
+// Messages between processes through the daemon (the payload of RouteTo and Routed): about borrowers, the values of
+// borrowed objects, and why something waits. Several may share one payload. A payload that does not decode exactly is
+// dropped whole.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace weft::core {
 
-// An observer of the session that asks processes takes part in routing under such a number, which no process has.
+// An observer that asks processes takes part in routing under a number with this bit, which no process has.
 inline constexpr uint64_t kObserverBit = uint64_t{1} << 63;
 
 enum class PeerMessageKind : uint8_t {

@@ -1,7 +1,7 @@
 // Where a lease is wanted, beyond its resources: strategy and labels.
 //
-// It travels as one entry of the shape, whose name begins with '~' and is no resource: so everything that is kept per
-// shape (leases, requests, actors) is kept per placement too. Who does arithmetic with a shape passes it over
+// It travels as one entry of the shape, whose name begins with '~' and is no resource. So everything that is kept per
+// shape (leases, requests, actors) is kept per placement too. Code that calculates with shapes skips it
 // (scheduling/resources.h). docs/formats.md has the form.
 #pragma once
 
@@ -21,8 +21,8 @@ inline bool IsPlacement(std::string_view name) { return !name.empty() && name[0]
 struct Placement {
   bool spread = false;
   std::string node;   // its id, 32 hexadecimal digits; empty: any
-  bool soft = false;  // of `node`: another one if it has gone or is too small
-  NodeNumber near;    // most bytes of the arguments are there: it is the first choice while it has room; 0: nowhere
+  bool soft = false;  // another node than `node` will do if that has gone or is too small
+  NodeNumber near;    // the node with most bytes of the arguments, the first choice while it has room; 0: none
   LabelSelector labels;
   bool operator==(const Placement&) const = default;
 };
@@ -38,15 +38,15 @@ void AddPlacement(ResourceAmounts& shape, const Placement& placement);
 std::string_view PlacementOf(const ResourceAmounts& shape);
 ResourceAmounts WithoutPlacement(const ResourceAmounts& shape);
 
-// How users name a node: 32 hexadecimal digits.
+// The name of a node for users: 32 hexadecimal digits.
 std::string NodeIdText(uint64_t session, NodeNumber node);
-// Of the process that was welcomed so; a private session has one node, 1.
+// The node of the process that got this Welcome; a private session has one node, 1.
 NodeNumber NodeOf(const Welcome& welcome);
 // 0 if it is the id of a node of another session.
 NodeNumber NumberOfNodeId(uint64_t session, const std::string& id);
 
-// Why this is no label; empty if it is one. Keys have 1 to 100 letters, digits and . _ - /, values at most 100 of the
-// same but /.
+// Why this is not a label; empty if it is one. Keys have 1 to 100 letters, digits and . _ - /, values at most 100 of
+// the same but /.
 std::string WhyNoLabel(const std::string& key, const std::string& value);
 // What users write for one key: "eu", "!eu", "in(eu,us)", "!in(eu,us)", "*" (has the key), "!*" (has it not).
 Result<LabelCondition> ParseLabelCondition(const std::string& key, std::string text);

@@ -1,6 +1,6 @@
-// What a resource of the user's may be called, and how many of them may be asked for or offered at a time. Front ends
-// and commands refuse what the node daemon would: it closes the connection of a process that asks for what cannot be
-// (IsValidShape, which leaves room for resources of weft's own).
+// Valid names of a user's resources, and how many of them may be asked for or offered at a time. Front ends and
+// commands refuse what the node daemon would refuse: it closes the connection of a process that asks for an invalid
+// shape (IsValidShape, which leaves room for weft's own resources).
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // What a process knows of the tasks it has submitted and of the objects it owns or borrows, for an observer: the
-// payload of StateReport. Made by the runtime's link thread, read by whoever observes. A report that does not decode
-// exactly is dropped whole.
+// payload of StateReport. Made by the runtime's link thread, read by observers. A report that does not decode exactly
+// is dropped whole.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct TaskReport {
   uint64_t object = 0;  // index of the first return, 0 without one
   uint8_t state = 0;    // TaskState
   uint32_t attempt = 0;
-  ProcessId worker;  // that it was pushed to
+  ProcessId worker;  // to which it was pushed
   std::string name;
   std::vector<ObjectId> waits_for;  // arguments that are not there yet; a few of them
 };
@@ -34,7 +34,7 @@ struct ObjectReport {
 };
 
 struct ProcessReport {
-  uint64_t all_tasks = 0, all_objects = 0;  // of which the lists hold at most what was asked for
+  uint64_t all_tasks = 0, all_objects = 0;  // in all; the lists hold at most as many as were asked for
   std::vector<TaskReport> tasks;
   std::vector<ObjectReport> objects;
 };

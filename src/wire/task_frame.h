@@ -1,6 +1,6 @@
 // The hot frames: a task on its way to a worker, and its reply. Fixed layouts, written straight into the channel.
 //
-// A frame is input to the process that reads it: readers check every length against the frame's end and answer false
+// A frame is input to the process that reads it: readers check every length against the frame's end and return false
 // for anything that does not fit exactly. docs/formats.md has the tables.
 #pragma once
 
@@ -24,8 +24,8 @@ enum class FrameType : uint8_t {
 inline constexpr uint32_t kMaxInlineBytes = 16 * 1024;
 // The bytes of all values in one frame together; beyond it they go to the store as well.
 inline constexpr uint32_t kMaxInlineBytesPerFrame = 96 * 1024;
-// To a worker on another node, arguments that are stored here go along with their task up to this size, and together
-// with the rest of it up to the second; its node asks for larger ones when the task has come.
+// Stored arguments up to the first size travel inside a task to a worker on another node, as long as the whole frame
+// stays within the second; that node asks for larger ones when the task has come.
 inline constexpr uint32_t kMaxPushedBytes = 128 * 1024;
 inline constexpr uint32_t kMaxPushedBytesPerFrame = 192 * 1024;
 
@@ -61,7 +61,7 @@ struct ReplyHead {
   uint32_t error_size = 0;
   uint32_t num_given_back = 0;  // registrations for the submitter's own objects that the worker gives back
   uint32_t num_retained = 0;    // results of earlier tasks that the worker still uses
-  uint32_t run_ns = 0;          // how long the body ran, as far as 32 bits can say
+  uint32_t run_ns = 0;          // how long the body ran; at most what fits into 32 bits
 };
 
 struct ValueHead {
@@ -76,7 +76,7 @@ struct GivenBack {
   uint64_t count = 0;
 };
 
-// Writes into memory that is known to be large enough.
+// Writes into memory that is large enough.
 class FrameWriter {
  public:
   explicit FrameWriter(uint8_t* to) : begin_(to), to_(to) {}

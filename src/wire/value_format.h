@@ -1,4 +1,4 @@
-// How a value looks as bytes, the same in every language and inside frames as in the store. docs/formats.md.
+// The bytes of a value, the same in every language, inside frames and in the store. docs/formats.md.
 //
 // A value starts with a kind byte. Native values follow it as tagged items; arrays and pickles have a header whose
 // offsets are relative to the value's start, with data aligned to 64 bytes (the store aligns values to 64 as well).

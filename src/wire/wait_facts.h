@@ -1,7 +1,7 @@
-// What one process (or the daemon) knows about why something waits, as it travels to whoever asked: the answers to the
-// questions of a WaitGraph (src/runtime/wait_graph.h), which also says what follows from them.
+// What one process (or the daemon) knows about why something waits: the answers to the questions of a WaitGraph
+// (src/runtime/wait_graph.h), which also draws the conclusions.
 //
-// Facts are input to who receives them: decoding answers false for anything that is not exactly one fact.
+// Facts are input to their receiver: decoding returns false for anything that is not exactly one fact.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace weft::core {
 
 // Why an object is not there, by its owner.
 enum class ObjectState : uint8_t {
-  kUnknown = 0,    // no such object here, or nothing is known of who makes it
+  kUnknown = 0,    // no such object here, or it is not known what makes it
   kThere = 1,      // it has a value, or an error
   kArguments = 2,  // its task waits for `objects`
   kReady = 3,      // its task waits for a worker with `shape`
@@ -31,7 +31,7 @@ struct ObjectFact {
   ObjectState state = ObjectState::kUnknown;
   int32_t pid = 0;     // of the owner
   uint64_t task = 0;   // the owner's handle of it
-  uint64_t stamp = 0;  // differs whenever the task was given to a worker in between
+  uint64_t stamp = 0;  // changes whenever the task is pushed to a worker
   std::string name;    // of the task
   std::vector<ObjectId> objects;
   uint32_t more_objects = 0;  // that are not listed
@@ -40,9 +40,9 @@ struct ObjectFact {
   uint8_t is_call = 0;   // to an actor: it stays in the worker's queue while the actor is busy
   uint8_t is_actor = 0;  // it is an actor's handle, and `name` the class
   std::string group;     // kPushed, is_call: the concurrency group
-  uint32_t ahead = 0;    // kPushed: tasks of this owner that the worker was given before and that have not ended
-  // kPushed: the name of the first of those; kBehind: of the call that it waits behind; kThere: how it failed, empty if
-  // it did not.
+  uint32_t ahead = 0;    // kPushed: this owner's earlier tasks in that worker that have not ended
+  // kPushed: the name of the first of those; kBehind: the call that it waits behind; kThere: how it failed, empty if it
+  // did not.
   std::string front;
 };
 
@@ -54,14 +54,14 @@ struct WaitFact {
   uint64_t task = 0;              // the submitter's handle of it
   std::string name;               // of the task
   std::string group;              // whose slot it occupies
-  uint8_t has_deadline = 0;       // 1: ends by itself; 2: a coroutine, which others of its event loop may yet end
-  uint32_t wanted = 0;            // how many of the objects, or more, it needs
-  uint32_t more_objects = 0;      // that are not listed; it waits for all of them if it waits for all of those listed
+  uint8_t has_deadline = 0;       // 1: ends at a deadline; 2: a coroutine that others of its event loop may end
+  uint32_t wanted = 0;            // how many of the objects it needs at least
+  uint32_t more_objects = 0;      // not listed; it waits for all of them if it waits for all listed ones
   int64_t for_ns = 0;             // how long it has waited
   std::vector<ObjectId> objects;  // without a value when this was written
 };
 
-// How many tasks or calls a process runs at once. A plain worker has one slot, for whatever group.
+// How many tasks or calls a process runs at once. A plain worker has one slot, for all groups.
 inline const std::string kAllGroups = "*";
 struct SlotFact {
   std::string group;
@@ -75,12 +75,12 @@ struct ProcessFact {
   std::vector<WaitFact> waits;  // those that have lasted a while; others count as running
 };
 
-// Who holds what of the resources in a shape.
+// Which processes hold resources of a shape.
 struct HolderFact {
   LeaseId lease;
   ProcessId worker;
   int32_t pid = 0;
-  ResourceAmounts kept;  // also while its task waits: CPUs are lent
+  ResourceAmounts kept;  // what it keeps while its task waits: CPUs are lent
   std::string actor;     // "actor Counter", if it is one
 };
 
