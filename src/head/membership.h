@@ -41,19 +41,9 @@
 #include <vector>
 
 #include "wire/ids.h"
-#include "wire/labels.h"
-#include "wire/messages.h"
+#include "wire/node_description.h"
 
 namespace weft::core {
-
-// What a node says of itself when it joins.
-struct NodeDescription {
-  NodeIdentity identity;
-  std::string name;
-  std::string address;  // where other daemons reach it
-  ResourceAmounts resources;
-  NodeLabels labels;
-};
 
 // ---- events -----------------------------------------------------------------------------------------------------
 struct MembersRestored {  // once, before all others, by a head that reads an earlier one's tables

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/random.h"
-#include "head/node_lease.h"
+#include "cluster/node_lease.h"
 
 namespace weft::core {
 namespace {

@@ -5,9 +5,9 @@
 #include <cstdlib>
 #include <utility>
 
-#include "base/clock.h"
 #include "node/cluster_peer.h"
 #include "os/entropy.h"
+#include "os/tcp.h"
 
 namespace weft::core {
 namespace {
@@ -15,23 +15,33 @@ namespace {
 // A link over which nothing is heard for so long has ended; well within a node's lease.
 constexpr int64_t kIdleNs = 5'000'000'000;
 
-// How long a node that starts may take to become a member.
-constexpr int64_t kJoinNs = 15'000'000'000;
+LinkSettings SettingsOf(const LastingNodeOptions& options) {
+  LinkSettings settings;
+  settings.token = options.token;
+  settings.idle_timeout_ns = kIdleNs;
+  return settings;
+}
 
-// However long the head wants a node to wait, it asks again after this.
-constexpr int64_t kMaxJoinWaitNs = 600'000'000'000;
-
-// Nodes that have gone and can be described to who asks for something of theirs.
-constexpr size_t kMostGoneInWords = 1'000;
+Member::Config ConfigOf(const LastingNodeOptions& options, const LinkSettings& settings) {
+  Member::Config config;
+  FillWithEntropy({reinterpret_cast<uint8_t*>(&config.self.identity), sizeof config.self.identity});
+  config.self.name = options.name;
+  config.self.resources = options.resources;
+  config.self.labels = options.labels;
+  if (!options.head) config.heads = SplitAddresses(options.head_address);
+  config.returns = options.returns;
+  config.max_message_bytes = settings.max_message_bytes;
+  return config;
+}
 
 }  // namespace
 
 Cluster::Cluster(EventLoop& loop, const LastingNodeOptions& options, Host& host)
-    : loop_(loop), options_(options), host_(host) {
-  settings_.token = options.token;
-  settings_.idle_timeout_ns = kIdleNs;
-  FillWithEntropy({reinterpret_cast<uint8_t*>(&identity_), sizeof identity_});
-}
+    : loop_(loop),
+      options_(options),
+      host_(host),
+      settings_(SettingsOf(options)),
+      member_(ConfigOf(options, settings_), *this, host, options.head ? this : nullptr) {}
 
 Cluster::~Cluster() = default;
 
@@ -49,176 +59,144 @@ Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingN
     cluster->ledger_ = std::move(*ledger);
   } else {
     cluster->head_address_ = options.head_address;
-    cluster->lease_ = std::make_unique<NodeLease>();
-    cluster->join_by_ns_ = NowNs() + kJoinNs;
-    if (Status status = cluster->DialHead(); !status) return status.error();
+    if (Status status = cluster->member_.Start(NowNs()); !status) return status.error();
   }
   return cluster;
 }
 
-// ---- messages -----------------------------------------------------------------------------------------------------
-
-void Cluster::Deliver(NodeNumber from, NodeMessage& message) {
-  if (std::holds_alternative<ChunksCut>(message)) return host_.LinkBroken(from ? from : head_);
-  if (is_head()) {
-    if (std::holds_alternative<NodeBeat>(message) || std::holds_alternative<NodeLoad>(message) ||
-        std::holds_alternative<WishSent>(message) || std::holds_alternative<JobDescribed>(message) ||
-        std::holds_alternative<WorkDeclined>(message) || std::holds_alternative<NodeFarewell>(message) ||
-        std::holds_alternative<NodeUnreachable>(message) || std::holds_alternative<NodeReachable>(message)) {
-      return AtHead(from, message);
-    }
-  } else if (!from) {
-    if (auto* accepted = std::get_if<NodeAccepted>(&message)) {
-      if (!lease_->Accepts(accepted->epoch)) return;  // of a head that has been replaced, and does not know it yet
-      std::vector<LeaseAction> actions;
-      const bool first = !self_;
-      const bool is_new = accepted->epoch != lease_->epoch();
-      lease_->Handle(HeadAccepted{accepted->epoch, accepted->beat, accepted->node, accepted->lease_ns, NowNs()},
-                     actions);
-      self_ = accepted->node;
-      head_ = accepted->head;
-      newest_ = std::max(newest_, self_);
-      head_is_away_.clear();
-      if (auto found = peers_.find(head_link_); found != peers_.end()) {
-        leader_address_ = found->second->link->peer_address();
-        OpenFlow(*found->second, head_, true, true);
-      }
-      if (first) {
-        host_.ClusterJoined(self_);
-      } else if (is_new) {
-        for (const auto& [node, complaint] : complaints_) TellOfComplaint(node, complaint);
-        host_.HeadForgot();
-      }
-      return Perform(actions);
-    }
-    if (auto* later = std::get_if<JoinLater>(&message)) return WaitToJoin(*later);
-    if (auto* refused = std::get_if<NodeRefused>(&message)) {
-      if (!self_) return host_.ClusterRefused(refused->why);
-      std::vector<LeaseAction> actions;
-      lease_->Handle(HeadDeclaredUsDead{lease_->epoch(), refused->why, NowNs()}, actions);
-      return Perform(actions);
-    }
-    if (auto* confirmed = std::get_if<BeatConfirmed>(&message)) {
-      std::vector<LeaseAction> actions;
-      lease_->Handle(LeaseConfirmed{confirmed->epoch, confirmed->beat, NowNs()}, actions);
-      return Perform(actions);
-    }
-    if (auto* appeared = std::get_if<NodeAppeared>(&message)) {
-      nodes_[appeared->node] = {appeared->name, appeared->address, appeared->resources, appeared->labels};
-      newest_ = std::max(newest_, appeared->node);
-      std::vector<Peer*> early;
-      for (const auto& [number, peer] : peers_) {
-        if (peer->accepted && peer->ready && peer->node == appeared->node && !peer->flow_with) {
-          early.push_back(peer.get());
-        }
-      }
-      for (Peer* peer : early) {
-        if (peer->ready) OpenIncoming(*peer);
-      }
-      return;
-    }
-    if (auto* vanished = std::get_if<NodeVanished>(&message)) return Vanish(vanished->node, vanished->why);
-    if (auto* listed = std::get_if<NodesListed>(&message)) {
-      std::vector<NodeNumber> gone;
-      for (const auto& [node, other] : nodes_) {
-        if (std::find(listed->nodes.begin(), listed->nodes.end(), node) == listed->nodes.end()) gone.push_back(node);
-      }
-      for (const auto& [node, flow] : flows_) {
-        if (node != head_ && !nodes_.contains(node)) gone.push_back(node);  // it came and went
-      }
-      for (NodeNumber node : gone) Vanish(node, "the head no longer knows it");
-      return;
-    }
-  }
-  host_.NodeMessageCame(from ? from : head_, message);
+void Cluster::Leave() {
+  member_.Leave(NowNs());
+  if (ledger_) ledger_->Resign();
 }
 
-void Cluster::Vanish(NodeNumber node, const std::string& why) {
-  newest_ = std::max(newest_, node);
-  auto known = nodes_.find(node);
-  if (known == nodes_.end() && !flows_.contains(node)) return;
-  gone_[node] = Describe(node) + ", which is no longer in the cluster (" + why + ")";
-  if (gone_.size() > kMostGoneInWords) gone_.erase(gone_.begin());
-  std::string described = "node " + std::to_string(node.value);
-  if (known != nodes_.end()) {
-    described += ", " + known->second.name;
-    nodes_.erase(known);
-  }
-  described += ": " + why;
-  if (auto found = outgoing_.find(node); found != outgoing_.end()) {
-    peers_.at(found->second)->link->Close();
-    ended_.push_back(found->second);
-    outgoing_.erase(found);
-  }
-  for (const auto& [number, peer] : peers_) {
-    if (!peer->accepted || peer->node != node) continue;
-    peer->ready = false;
-    peer->link->Close();
-    ended_.push_back(number);
-  }
-  flows_.erase(node);
-  unconnected_.erase(node);
-  complaints_.erase(node);
-  told_jobs_.erase(node);
-  host_.NodeIsGone(node, described);
+// ---- links --------------------------------------------------------------------------------------------------------
+
+Status Cluster::Dial(uint64_t link, const std::string& address, const std::string& hello, int64_t timeout_ns) {
+  auto where = ParseHostPort(address);
+  if (!where) return where.error();
+  auto peer = std::make_unique<Peer>(*this, link);
+  LinkSettings settings = settings_;
+  if (timeout_ns > 0) settings.handshake_timeout_ns = timeout_ns;
+  auto dialled = Link::Dial(loop_, where->first, where->second, settings, hello, *peer);
+  if (!dialled) return dialled.error();
+  peer->link = std::move(*dialled);
+  peers_[link] = std::move(peer);
+  return {};
 }
 
-// ---- the node's own place -----------------------------------------------------------------------------------------
+Result<std::string> Cluster::Listen() {
+  if (!listener_) {
+    auto listener = LinkListener::Listen(loop_, options_.host, options_.port, settings_, "", *this);
+    if (!listener) return listener.error();
+    listener_ = std::move(*listener);
+  }
+  return HostPortText(options_.host, listener_->port());
+}
 
-void Cluster::Perform(std::vector<LeaseAction>& actions) {
-  for (auto& action : std::exchange(actions, {})) {
-    if (auto* join = std::get_if<SendJoin>(&action)) {
-      SendToHead(NodeJoins{join->was, join->epoch, join->beat, kNodeProtocolVersion, identity_, options_.name,
-                           own_address_, options_.resources, options_.labels});
-    } else if (auto* beat = std::get_if<SendBeat>(&action)) {
-      SendToHead(NodeBeat{beat->beat, beat->epoch});
-    } else if (std::holds_alternative<LinkToHead>(action)) {
-      if (!leaving_ && head_link_ == 0) dial_again_ns_ = std::min(dial_again_ns_, NowNs() + kDialAgainNs);
-    } else if (auto* freeze = std::get_if<FreezeWork>(&action)) {
-      host_.FreezeWork(freeze->why);
-    } else if (std::holds_alternative<ThawWork>(action)) {
-      host_.ThawWork();
-    } else if (auto* give_up = std::get_if<GiveUpWork>(&action)) {
-      return host_.ClusterLeft(give_up->why);
-    }
+void Cluster::LinkAccepted(std::unique_ptr<Link> link, std::string_view bytes) {
+  NodeHello hello;
+  if (!DecodeHello(bytes, &hello)) return;
+  const uint64_t number = member_.NewLink();
+  if (static_cast<LinkPurpose>(hello.purpose) == LinkPurpose::kChannel) {
+    auto channel = std::make_unique<Channel>(*this, number, hello.submitter, hello.worker, false);
+    link->set_handler(*channel);
+    channel->link = std::move(link);
+    Channel& accepted = *(channels_[number] = std::move(channel));
+    return accepted.Release(*accepted.link);
+  }
+  auto peer = std::make_unique<Peer>(*this, number);
+  link->set_handler(*peer);
+  peer->link = std::move(link);
+  peer->Accepted();
+  peers_[number] = std::move(peer);
+  if (!member_.LinkAccepted(number, hello, NowNs())) peers_.erase(number);
+}
+
+void Cluster::LinkRefused(const std::string& address, RefusalKind kind, const Error& why) {
+  std::fputs(refusals_.Refused(address, kind, why.message, NowNs()).c_str(), stderr);
+}
+
+// A queue of 64 MB that nobody reads: the peer is as good as gone, and its beats will say so.
+void Cluster::Send(uint64_t link, std::string_view bytes) { Pass(link, bytes); }
+
+bool Cluster::Pass(uint64_t link, std::string_view bytes) {
+  auto found = peers_.find(link);
+  return found != peers_.end() && found->second->Send(bytes);
+}
+
+void Cluster::Close(uint64_t link, const std::string& breach) {
+  auto found = peers_.find(link);
+  if (found == peers_.end()) return;
+  if (!breach.empty()) Log("a link with " + Describe(member_.NodeBehind(link)) + " was ended: " + breach);
+  found->second->End();
+}
+
+void Cluster::CloseWhenSent(uint64_t link) {
+  if (auto found = peers_.find(link); found != peers_.end()) found->second->link->CloseWhenSent();
+}
+
+void Cluster::Log(const std::string& line) { std::fprintf(stderr, "weft node: %s\n", line.c_str()); }
+
+void Cluster::FlushLinks() {
+  for (uint64_t number : std::exchange(gathering_, {})) {
+    auto found = peers_.find(number);
+    if (found != peers_.end()) found->second->SendGathered();
   }
 }
 
-// The head does not want us yet: most often we had to leave, and come back.
-void Cluster::WaitToJoin(const JoinLater& message) {
-  if (self_) return;
-  const int64_t now = NowNs();
-  const int64_t wait = std::clamp<int64_t>(message.wait_ns, kDialAgainNs, kMaxJoinWaitNs);
-  if (!options_.returns && now + wait >= join_by_ns_) return host_.ClusterRefused(message.why);
-  std::fprintf(stderr, "weft node: not a member yet: %s\n", message.why.c_str());
-  const uint64_t number = std::exchange(head_link_, 0);
-  if (auto found = peers_.find(number); found != peers_.end()) {
-    found->second->ready = false;
-    found->second->link->Close();
-    ended_.push_back(number);
+void Cluster::DropEnded() {
+  for (uint64_t number : std::exchange(ended_, {})) {
+    peers_.erase(number);
+    channels_.erase(number);
   }
-  std::vector<LeaseAction> actions;
-  lease_->Handle(HeadLinkLost{now}, actions);
-  Perform(actions);
-  dial_again_ns_ = now + wait;
-  if (options_.returns) join_by_ns_ = dial_again_ns_ + kJoinNs;
+}
+
+// ---- chunks and channels ------------------------------------------------------------------------------------------
+
+void Cluster::SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
+                        std::shared_ptr<const void> keeper) {
+  auto found = peers_.find(member_.LinkForChunks(to, NowNs()));
+  if (found == peers_.end()) return Send(to, ChunksCut{});
+  found->second->SendChunk({reinterpret_cast<const char*>(&head), sizeof head}, payload, std::move(keeper));
+}
+
+void Cluster::DiscardChunk(NodeNumber from, uint64_t request) {
+  for (auto& [number, peer] : peers_) {
+    if (peer->chunk_request == request && member_.NodeBehind(number) == from) peer->link->DiscardChunk();
+  }
+}
+
+void Cluster::DialChannel(ProcessId submitter, ProcessId worker) {
+  auto dial = [&]() -> Status {
+    auto address = member_.ChannelNeeded(NodeOf(worker), NowNs());
+    if (!address) return address.error();
+    auto where = ParseHostPort(*address);
+    if (!where) return where.error();
+    const uint64_t number = member_.NewLink();
+    auto channel = std::make_unique<Channel>(*this, number, submitter, worker, true);
+    LinkSettings settings = settings_;
+    settings.handshake_timeout_ns = member_.config().reach_ns;
+    const NodeHello hello{.purpose = static_cast<uint8_t>(LinkPurpose::kChannel),
+                          .node = self(),
+                          .submitter = submitter,
+                          .worker = worker};
+    auto link = Link::Dial(loop_, where->first, where->second, settings, EncodeHello(hello), *channel);
+    if (!link) return link.error();
+    channel->link = std::move(*link);
+    channels_[number] = std::move(channel);
+    return {};
+  };
+  if (Status status = dial(); !status) host_.ChannelConnected(submitter, worker, true, status.error());
 }
 
 // ---- looking ------------------------------------------------------------------------------------------------------
 
-std::string Cluster::Describe(NodeNumber node) const {
-  const std::string number = "node " + std::to_string(node.value);
-  if (auto found = nodes_.find(node); found != nodes_.end()) return number + " (" + found->second.name + ")";
-  if (auto found = gone_.find(node); found != gone_.end()) return found->second;
-  return number + ", which is not in the cluster";
-}
-
 uint64_t Cluster::session() const { return std::strtoull(settings_.cluster_id.substr(0, 16).c_str(), nullptr, 16); }
 
-NodeListed Cluster::ListedAs(NodeNumber node, const OtherNode& known) const {
+NodeListed Cluster::ListedAs(NodeNumber node, const NodeDescription& known) const {
   NodeListed listed{.node = node, .session = session()};
-  listed.head = node == (is_head() ? self_ : head_) ? 1 : 0;
-  listed.own = node == self_ ? 1 : 0;
+  listed.head = node == head() ? 1 : 0;
+  listed.own = node == self() ? 1 : 0;
   listed.name = known.name;
   listed.address = known.address;
   listed.total = known.resources;
@@ -229,65 +207,33 @@ NodeListed Cluster::ListedAs(NodeNumber node, const OtherNode& known) const {
 
 std::vector<NodeListed> Cluster::List() const {
   std::vector<NodeListed> all(departed_.begin(), departed_.end());
-  for (const auto& [node, known] : nodes_) all.push_back(ListedAs(node, known));
+  for (const auto& [node, known] : nodes()) all.push_back(ListedAs(node, known));
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
   return all;
 }
 
-void Cluster::Leave() {
-  leaving_ = true;
-  if (ledger_) return ledger_->Resign();
-  SendToHead(NodeFarewell{});
-}
+// ---- time ---------------------------------------------------------------------------------------------------------
 
 int64_t Cluster::NextDeadline() const {
-  int64_t next = std::min(listener_ ? listener_->NextDeadline() : INT64_MAX, dial_again_ns_);
+  int64_t next = std::min(listener_ ? listener_->NextDeadline() : INT64_MAX, member_.next_wakeup_ns());
   for (const auto& [number, peer] : peers_) next = std::min(next, peer->link->NextDeadline());
-  for (const auto& [number, channel] : dialled_) next = std::min(next, channel->link->NextDeadline());
-  if (lease_ && !self_) next = std::min(next, join_by_ns_);
+  for (const auto& [number, channel] : channels_) next = std::min(next, channel->link->NextDeadline());
   if (membership_) next = std::min(next, membership_->next_wakeup_ns());
   if (ledger_) next = std::min(next, ledger_->NextDeadline());
-  if (lease_) next = std::min(next, lease_->next_wakeup_ns());
-  for (const auto& [node, flow] : flows_) next = std::min(next, flow.machine.next_wakeup_ns());
   return next;
 }
 
 void Cluster::Tick(int64_t now_ns) {
-  if (lease_ && !self_ && join_by_ns_ <= now_ns) {
-    return host_.ClusterRefused(
-        "the head at " + head_address_ +
-        (head_answers_ ? " has not taken this node in: its control store may be full or away; its log says more"
-                       : " does not answer"));
-  }
-  // First of all: whether we may still believe in our lease.
-  if (lease_ && lease_->next_wakeup_ns() <= now_ns) {
-    std::vector<LeaseAction> actions;
-    lease_->Handle(LeaseTicked{now_ns}, actions);
-    Perform(actions);
-  }
-  if (dial_again_ns_ <= now_ns) {
-    dial_again_ns_ = INT64_MAX;
-    if (head_link_ == 0 && !leaving_) {
-      if (Status status = DialHead(); !status) dial_again_ns_ = now_ns + kDialAgainNs;
-    }
-  }
-  if (membership_) {
-    std::vector<MembershipAction> actions;
-    // Our own membership needs no network.
-    if (auto self = membership_->members().find(self_); self != membership_->members().end()) {
-      membership_->Handle(BeatCame{own_link_, ++own_beat_, epoch_, now_ns}, actions);
-    }
-    membership_->Handle(MembershipTicked{now_ns}, actions);
-    Perform(actions);
-  }
+  member_.Tick(now_ns);
+  if (membership_) TickHead(now_ns);
   if (ledger_ && ledger_->NextDeadline() <= now_ns) ledger_->Tick(now_ns);
   if (listener_) listener_->Tick(now_ns);
   std::vector<Link*> links;
   for (const auto& [number, peer] : peers_) links.push_back(peer->link.get());
-  for (const auto& [number, channel] : dialled_) links.push_back(channel->link.get());
+  for (const auto& [number, channel] : channels_) links.push_back(channel->link.get());
   for (Link* link : links) link->Tick(now_ns);
-  TickFlows(now_ns);
-  Bury();
+  member_.TickFlows(now_ns);
+  DropEnded();
 }
 
 }  // namespace weft::core

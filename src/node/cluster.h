@@ -1,16 +1,11 @@
-// This node's place in a cluster: the links to other daemons, who the others are, and on the head the machines that
-// decide for all (Membership, GlobalScheduler), written through to the control store (HeadLedger).
+// The cluster as this daemon sees it: the TCP links, listener and channels behind its Member, and on the head the
+// machines that decide for all (Membership, GlobalScheduler), written through to the control store (HeadLedger).
 //
-// Owned by the NodeDaemon of a lasting node, on its loop thread. Knows nodes and connections; what concerns processes,
-// leases and objects is the NodeDaemon's business (Cluster::Host). Messages to one node arrive once and in the order in
-// which they were sent, whatever happens to links, as long as both nodes live (MessageFlow); who lives is the head's
-// judgement. Not so those of membership, which belong to a link, and chunks of objects, which are asked for again.
+// Owned by the NodeDaemon of a cluster node, on its loop thread. Member decides what is sent over which link; what
+// concerns processes, leases and objects is the NodeDaemon's business (Cluster::Host). What is here stays out of the
+// simulator: descriptors, the clock, and chunks of objects.
 //
-// Each node dials its own link for what it sends to another node; only the link to the head carries both directions.
 // Chunks that a node sends to the head's node have a link of their own, so that beats do not wait behind them.
-//
-// A node that another cannot reach, though it lives, is complained of to the head, which makes one of the two leave
-// (Membership): by its flow, or, between the head and a node, if connections for channels fail for a while.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +14,16 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
+#include "cluster/member.h"
 #include "head/membership.h"
-#include "head/node_lease.h"
 #include "node/head_ledger.h"
 #include "node/lasting_node.h"
 #include "node/refusal_log.h"
@@ -34,39 +31,24 @@
 #include "scheduling/global_scheduler.h"
 #include "transport/link.h"
 #include "transport/link_listener.h"
-#include "transport/message_flow.h"
 #include "wire/node_messages.h"
 
 namespace weft::core {
 
-class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::Host {
+class Cluster final : private LinkListener::AcceptHandler,
+                      private HeadLedger::Host,
+                      private Member::Io,
+                      private Member::HeadSide {
  public:
-  class Host {
+  class Host : public Member::Host {
    public:
-    // This node has its number: processes may be named from now on.
-    virtual void ClusterJoined(NodeNumber self) = 0;
-    virtual void ClusterRefused(const std::string& why) = 0;
     // A head that waits for the end of another.
     virtual void ClusterAwaited() = 0;
-    // There is a new head, which knows nothing of what the former was told, and has no answers to what that was asked.
-    virtual void HeadForgot() = 0;
-    // This node is no longer a member, or cannot know that it is: everything that runs here must end.
-    virtual void ClusterLeft(const std::string& why) = 0;
-    // The head may take this node for dead, or not: what could be started elsewhere must stand still until it is known.
-    virtual void FreezeWork(const std::string& why) = 0;
-    virtual void ThawWork() = 0;
-    virtual void NodeMessageCame(NodeNumber from, NodeMessage& message) = 0;
-    // Its processes are dead, and what it held is lost.
-    virtual void NodeIsGone(NodeNumber node, const std::string& why) = 0;
     // A connection for the channel of two processes; `dialled` on the submitter's node.
     virtual void ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, Result<UniqueFd> socket) = 0;
     // Where the payload of a chunk goes, and that it is there; see Link::Handler.
     virtual uint8_t* ChunkBegan(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
     virtual void ChunkEnded(NodeNumber from, const ChunkHead& head, size_t bytes) = 0;
-    // Chunks of this node that were on their way may be lost. The node may be well.
-    virtual void LinkBroken(NodeNumber node) = 0;
-    // What was sent to it has been taken, after Crowded had been said of it.
-    virtual void NodeHasRoom(NodeNumber node) = 0;
 
    protected:
     ~Host() = default;
@@ -77,37 +59,24 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   ~Cluster();
 
   bool is_head() const { return membership_ != nullptr; }
-  NodeNumber self() const { return self_; }
-  NodeNumber head() const { return is_head() ? self_ : head_; }
+  NodeNumber self() const { return member_.self(); }
+  NodeNumber head() const { return member_.head(); }
   const std::string& head_address() const { return head_address_; }
-  struct OtherNode {
-    std::string name;
-    std::string address;
-    ResourceAmounts resources;
-    NodeLabels labels;
-  };
-  const std::map<NodeNumber, OtherNode>& nodes() const { return nodes_; }  // this one too
-  bool Knows(NodeNumber node) const { return nodes_.contains(node); }
-  // The head has not told of it yet, but of none that came later either: others may have heard of it before, and have
-  // handed on what belongs to its processes. What is sent to it is kept until the head's word comes.
-  bool MayAppear(NodeNumber node) const {
-    return lease_ != nullptr && node.value > newest_.value && node != kClusterNode;
-  }
-  // In words, also of one that has gone: which, and why.
-  std::string Describe(NodeNumber node) const;
+  const std::map<NodeNumber, NodeDescription>& nodes() const { return member_.nodes(); }  // this one too
+  bool Knows(NodeNumber node) const { return member_.Knows(node); }
+  bool MayAppear(NodeNumber node) const { return member_.MayAppear(node); }
+  std::string Describe(NodeNumber node) const { return member_.Describe(node); }
   // Half of the cluster's id: the same on all its nodes, once this one has joined.
   uint64_t session() const;
   // All nodes, and the latest that have gone. Only the head knows what is available on them, and who has gone.
   std::vector<NodeListed> List() const;
 
-  // To another node, or to the head (0). Arrives if that node lives long enough.
-  void Send(NodeNumber to, const NodeMessage& message);
+  // See Member.
+  void Send(NodeNumber to, const NodeMessage& message) { member_.Send(to, message, NowNs()); }
   void SendToHead(const NodeMessage& message) { Send({}, message); }
-  void SendToAll(const NodeMessage& message);
-  // Whoever sends more to it should be made to wait; NodeHasRoom follows, or NodeIsGone.
-  bool Crowded(NodeNumber node);
-  // What was sent and not yet taken.
-  uint64_t KeptBytes(NodeNumber node) const;
+  void SendToAll(const NodeMessage& message) { member_.SendToAll(message, NowNs()); }
+  bool Crowded(NodeNumber node) { return member_.Crowded(node); }
+  uint64_t KeptBytes(NodeNumber node) const { return member_.KeptBytes(node); }
   void SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
                  std::shared_ptr<const void> keeper);
   // Sends what was given to it since the last time: one system call for each link, at the end of each turn.
@@ -122,7 +91,7 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   const JobDescribed* FindJob(ProcessId job) const;
   void KnowJob(JobDescribed job) { jobs_[job.driver] = std::move(job); }
   void ForgetJob(ProcessId job);
-  // On the head: what an earlier one has written of detached actors, for who asks first.
+  // On the head: what an earlier one has persisted of detached actors, for its first caller.
   struct Legacy {
     uint64_t epoch = 0;
     std::vector<ActorRecord> actors;
@@ -138,110 +107,71 @@ class Cluster final : private LinkListener::AcceptHandler, private HeadLedger::H
   void Tick(int64_t now_ns);
 
  private:
-  class Peer;                                           // a link and what it is for (cluster_peer.h)
-  class Dialled;                                        // one that becomes a channel
-  static constexpr int64_t kDialAgainNs = 100'000'000;  // between attempts to reach the head
-  struct Flow {
-    MessageFlow machine;
-    bool awaited = false;  // it was crowded, and somebody waits
-    std::string why;       // its last link ended, or could not be made
-  };
-  struct Unconnected {  // connections for channels that failed, none in between that did not
-    int64_t since_ns = 0;
-    int64_t last_ns = 0;
-  };
-  struct Complaint {
-    int64_t since_ns = 0;
-    std::string why;
-  };
+  class Peer;     // a link of Member's (cluster_peer.h)
+  class Channel;  // one that becomes a channel
 
   Cluster(EventLoop& loop, const LastingNodeOptions& options, Host& host);
+
+  // Member::Io
+  Status Dial(uint64_t link, const std::string& address, const std::string& hello, int64_t timeout_ns) override;
+  Result<std::string> Listen() override;
+  void Send(uint64_t link, std::string_view bytes) override;
+  bool Pass(uint64_t link, std::string_view bytes) override;
+  void Close(uint64_t link, const std::string& breach) override;
+  void CloseWhenSent(uint64_t link) override;
+  void Log(const std::string& line) override;
+  // LinkListener::AcceptHandler
   void LinkAccepted(std::unique_ptr<Link> link, std::string_view hello) override;
   void LinkRefused(const std::string& address, RefusalKind kind, const Error& why) override;
-  Status Listen();
-  Status DialHead();
-  void Received(Peer& peer, std::string_view bytes);
-  void Lost(Peer& peer, const Error& why);
-  void Deliver(NodeNumber from, NodeMessage& message);
-  void AtHead(NodeNumber from, NodeMessage& message);
-  std::string Place(const ResourceAmounts& shape, WorkWished& wished) const;
-  void Perform(std::vector<LeaseAction>& actions);
-  void Perform(std::vector<MembershipAction>& actions);
-  void Perform(std::vector<GlobalAction>& actions);
+  // HeadLedger::Host
   void LedgerOpened(HeadLedger::Restored restored) override;
   void LedgerHeld() override;
   void LedgerLost(const std::string& why) override;
+  // Member::HeadSide
+  void JoinCame(uint64_t link, NodeJoins& joins) override;
+  void HeadHeard(NodeNumber from, NodeMessage& message) override;
+  void JoinLinkLost(uint64_t link, bool by_peer) override;
+  NodeNumber MemberAt(uint64_t link) const override { return membership_->NodeOf(link); }
+
+  void Tell(uint64_t link, const NodeMessage& message) { member_.SayFromHead(link, message, NowNs()); }
+  void TellAllBut(NodeNumber node, const NodeMessage& message);
+  std::string Place(const ResourceAmounts& shape, WorkWished& wished) const;
+  void Perform(std::vector<MembershipAction>& actions);
+  void Perform(std::vector<GlobalAction>& actions);
   void Accepted(NodeNumber node);  // the control store knows it
-  void Welcome(Peer& peer, NodeNumber node);
+  void Welcome(uint64_t link, NodeNumber node);
   void Dead(const DeclareDead& news);
-  void Vanish(NodeNumber node, const std::string& why);
-  Peer* PeerFor(NodeNumber node);
-  void SendDirectly(uint64_t link, const NodeMessage& message);
-  Flow& FlowWith(NodeNumber node);
-  void OpenFlow(Peer& peer, NodeNumber node, bool sends, bool takes);
-  void OpenIncoming(Peer& peer);
-  template <class Event>
-  bool FeedFlow(NodeNumber node, Event event);  // true: TakeMessage
-  void TickFlows(int64_t now_ns);
-  void PassMessagesTo(NodeNumber node, uint64_t link);
-  void BreakLink(uint64_t link, const std::string& why);
-  void ComplainOf(NodeNumber node, int64_t since_ns, const std::string& why);
-  void TakeBackComplaintOf(NodeNumber node);
-  void TellOfComplaint(NodeNumber node, const Complaint& complaint);
-  void ChannelFailed(NodeNumber node, int64_t begun_ns, const std::string& why);
-  void ChannelMade(NodeNumber node);
-  void WaitToJoin(const JoinLater& message);
-  void Bury();
-  NodeListed ListedAs(NodeNumber node, const OtherNode& known) const;
+  void TickHead(int64_t now_ns);
+  void DropEnded();
+  NodeListed ListedAs(NodeNumber node, const NodeDescription& known) const;
 
   EventLoop& loop_;
   const LastingNodeOptions options_;
   Host& host_;
   LinkSettings settings_;
-  NodeIdentity identity_;
   std::unique_ptr<LinkListener> listener_;
-  std::string own_address_;
   std::string head_address_;
-  std::string leader_address_;  // of the one that has accepted us last
-  NodeNumber self_;
-  NodeNumber head_;    // on a node that has joined
-  NodeNumber newest_;  // on a node that has joined: the highest number that the head has told of
-  std::map<NodeNumber, OtherNode> nodes_;
-  std::map<NodeNumber, std::string> gone_;  // in words; those of the highest numbers
-  std::map<NodeNumber, Flow> flows_;
-  std::map<NodeNumber, Unconnected> unconnected_;  // between the head and its members
-  std::map<NodeNumber, Complaint> complaints_;     // that the head was told
-
+  Member member_;
   std::map<uint64_t, std::unique_ptr<Peer>> peers_;  // by number
-  uint64_t next_peer_ = 1;
-  size_t next_head_ = 0;                     // which of the head's addresses is tried next
-  uint64_t head_link_ = 0;                   // of a node that is not the head
-  std::set<std::string> head_is_away_;       // what the log says of that; empty: it is there
-  std::map<NodeNumber, uint64_t> outgoing_;  // links for what we send
-  std::vector<uint64_t> gathering_;          // links that have something to send
-  std::map<uint64_t, std::unique_ptr<Dialled>> dialled_;
-  std::vector<uint64_t> ended_;             // peers and dialled links to be destroyed outside of their callbacks
-  std::map<ProcessId, JobDescribed> jobs_;  // on the head: how to start workers, by driver
-  std::map<NodeNumber, std::set<ProcessId>> told_jobs_;
-  std::map<NodeNumber, ResourceAmounts> available_;  // on the head: as each node said last
-  std::deque<NodeListed> departed_;                  // on the head: the latest
-
-  std::unique_ptr<NodeLease> lease_;        // of a node that is not the head
-  std::unique_ptr<Membership> membership_;  // on the head
-  std::unique_ptr<GlobalScheduler> scheduler_;
-  uint64_t epoch_ = 0;  // on the head, its own
-  Legacy legacy_;
-  std::set<NodeNumber> here_;  // on the head: those that the scheduler knows
-  std::map<NodeNumber, AcceptNode> accepted_;
-  std::map<uint64_t, WishSent> wishes_;  // on the head, by asker and wish
-  uint64_t own_link_ = 0;                // the head's own membership
-  uint64_t own_beat_ = 0;
-  int64_t dial_again_ns_ = INT64_MAX;
-  int64_t join_by_ns_ = INT64_MAX;
-  bool head_answers_ = false;  // a head that has the token has been heard
+  std::map<uint64_t, std::unique_ptr<Channel>> channels_;
+  std::vector<uint64_t> gathering_;  // links that have something to send
+  std::vector<uint64_t> ended_;      // peers and channels to be destroyed outside of their callbacks
   RefusalLog refusals_;
-  bool leaving_ = false;
-  std::unique_ptr<HeadLedger> ledger_;  // of a head; last: its end calls back
+
+  // On the head.
+  std::map<ProcessId, JobDescribed> jobs_;  // how to start workers, by driver
+  std::map<NodeNumber, std::set<ProcessId>> told_jobs_;
+  std::map<NodeNumber, ResourceAmounts> available_;  // as each node said last
+  std::deque<NodeListed> departed_;                  // the latest
+  std::unique_ptr<Membership> membership_;
+  std::unique_ptr<GlobalScheduler> scheduler_;
+  uint64_t epoch_ = 0;
+  Legacy legacy_;
+  std::map<NodeNumber, NodeDescription> known_;  // that this head or an earlier one has accepted
+  std::set<NodeNumber> here_;                    // those of them that the scheduler knows, and that hear of the others
+  std::map<NodeNumber, AcceptNode> accepted_;
+  std::map<uint64_t, WishSent> wishes_;  // by requester and wish
+  std::unique_ptr<HeadLedger> ledger_;   // last: its end calls back
 };
 
 }  // namespace weft::core

@@ -1,11 +1,9 @@
 // Cluster: what only the head does. It decides who belongs to the cluster (Membership) and where work goes
-// (GlobalScheduler), has that written down (HeadLedger), and tells the nodes.
+// (GlobalScheduler), has that persisted (HeadLedger), and tells the nodes.
 #include <cstdio>
 #include <utility>
 
-#include "base/clock.h"
 #include "node/cluster.h"
-#include "node/cluster_peer.h"
 #include "wire/placement.h"
 
 namespace weft::core {
@@ -17,6 +15,14 @@ constexpr size_t kMostGone = 100;
 // So many nodes start workers for a program when it begins; on the others it is when they are first needed.
 constexpr size_t kMostPrestarts = 16;
 
+// Of the head's own node, which is a member as the others are. Nobody lets this lease run out: the head and its node
+// are one process, which stands still or ends as a whole, and a head that no longer leads ends it (LedgerLost).
+constexpr int64_t kOwnLeaseNs = int64_t{24} * 3600 * 1'000'000'000;
+
+NodeAppeared News(NodeNumber node, const NodeDescription& description) {
+  return {node, description.name, description.address, description.resources, description.labels};
+}
+
 uint64_t WishKey(NodeNumber asker, uint64_t wish) { return uint64_t{asker.value} << 40 | wish; }
 
 }  // namespace
@@ -27,25 +33,17 @@ void Cluster::LedgerOpened(HeadLedger::Restored restored) {
   settings_.cluster_id = restored.cluster_id;
   epoch_ = restored.epoch;
   legacy_ = {epoch_, std::move(restored.actors), std::move(restored.jobs)};
-  if (Status status = Listen(); !status) return host_.ClusterRefused(status.error().message);
-  head_address_ = own_address_;
   membership_ = std::make_unique<Membership>(
       Membership::Config{.epoch = epoch_, .protocol = kNodeProtocolVersion, .lease_ns = NodeLeaseNs(options_)});
   scheduler_ = std::make_unique<GlobalScheduler>();
-  std::vector<MembershipAction> actions;
   // Those of an earlier head are awaited; the others hear of them, since what they run may well go on.
-  for (const auto& [node, description] : restored.members) {
-    nodes_[node] = {description.name, description.address, description.resources, description.labels};
-  }
+  known_ = {restored.members.begin(), restored.members.end()};
+  for (const auto& [node, description] : known_) Tell(Member::kOwnLink, News(node, description));
+  std::vector<MembershipAction> actions;
   membership_->Handle(MembersRestored{std::move(restored.members), restored.next_node, restored.lease_ns, NowNs()},
                       actions);
-  // The head is a member itself, over a link that never closes.
-  JoinAsked self{.link = next_peer_++, .protocol = kNodeProtocolVersion, .now_ns = NowNs(), .own = true};
-  self.node = {identity_, options_.name, own_address_, options_.resources, options_.labels};
-  self_ = membership_->next_number();
-  own_link_ = self.link;
-  membership_->Handle(self, actions);
   Perform(actions);
+  if (Status status = member_.Start(NowNs()); !status) return host_.ClusterRefused(status.error().message);
 }
 
 void Cluster::LedgerHeld() { host_.ClusterAwaited(); }
@@ -80,7 +78,35 @@ std::string Cluster::Place(const ResourceAmounts& shape, WorkWished& wished) con
          " only, and no such node belongs to this cluster (`weft list nodes` shows those that do)";
 }
 
-void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
+void Cluster::JoinCame(uint64_t link, NodeJoins& joins) {
+  JoinAsked asked{.link = link,
+                  .was = joins.was,
+                  .epoch = joins.epoch,
+                  .beat = joins.beat,
+                  .protocol = joins.protocol,
+                  .node = {joins.identity, joins.name, joins.address, joins.resources, joins.labels},
+                  .now_ns = NowNs(),
+                  .own = link == Member::kOwnLink};
+  if (asked.own) head_address_ = joins.address;
+  std::vector<MembershipAction> actions;
+  membership_->Handle(asked, actions);
+  Perform(actions);
+}
+
+void Cluster::JoinLinkLost(uint64_t link, bool by_peer) {
+  std::vector<MembershipAction> actions;
+  membership_->Handle(MemberLinkClosed{link, by_peer, NowNs()}, actions);
+  Perform(actions);
+}
+
+void Cluster::TickHead(int64_t now_ns) {
+  std::vector<MembershipAction> actions;
+  if (self()) membership_->Handle(BeatCame{Member::kOwnLink, 0, epoch_, now_ns}, actions);  // see kOwnLeaseNs
+  membership_->Handle(MembershipTicked{now_ns}, actions);
+  Perform(actions);
+}
+
+void Cluster::HeadHeard(NodeNumber from, NodeMessage& message) {
   std::vector<GlobalAction> actions;
   if (auto* beat = std::get_if<NodeBeat>(&message)) {
     auto member = membership_->members().find(from);
@@ -90,7 +116,7 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
     return Perform(decided);
   }
   if (auto* load = std::get_if<NodeLoad>(&message)) {
-    if (nodes_.contains(from)) available_[from] = load->available;
+    if (Knows(from)) available_[from] = load->available;
     scheduler_->Handle(NodeReported{from, load->placements_seen, load->available, load->free_gpus, load->leases, {}},
                        actions);
   } else if (auto* wish = std::get_if<WishSent>(&message)) {
@@ -119,11 +145,11 @@ void Cluster::AtHead(NodeNumber from, NodeMessage& message) {
     KnowJob(*job);
     // Its first tasks elsewhere should not have to wait until workers have started there.
     size_t told = 0;
-    for (const auto& [node, other] : nodes_) {
-      if (node == from || node == self_ || ++told > kMostPrestarts) continue;
+    for (const auto& [node, other] : nodes()) {
+      if (node == from || node == self() || ++told > kMostPrestarts) continue;
       if (told_jobs_[node].insert(job->driver).second) Send(node, *job);
     }
-    if (from != self_) host_.NodeMessageCame(from, message);
+    if (from != self()) host_.NodeMessageCame(from, message);
   } else if (auto* declined = std::get_if<WorkDeclined>(&message)) {
     scheduler_->Handle(
         PlacementRefused{from, declined->placement, WishId{declined->asker, declined->wish}, declined->count}, actions);
@@ -156,25 +182,20 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
       if (!accept->again) {
         ledger_->NodeAccepted(accept->node, description, membership_->next_number(),
                               [this, node = accept->node] { Accepted(node); });
-      } else if (nodes_.contains(accept->node)) {
+      } else if (known_.contains(accept->node)) {
         Accepted(accept->node);
-      }  // else its first acceptance is being written
+      }  // else its first acceptance is being persisted
     } else if (auto* refuse = std::get_if<RefuseNode>(&action)) {
-      auto found = peers_.find(refuse->link);
-      if (found == peers_.end()) continue;
       if (refuse->kind == RefuseNode::Kind::kTryAgain) {
-        found->second->Send(EncodeNodeMessage(JoinLater{refuse->wait_ns, refuse->why}));
+        Tell(refuse->link, JoinLater{refuse->wait_ns, refuse->why});
       } else {
-        const bool dead = refuse->kind == RefuseNode::Kind::kDeclaredDead;
-        found->second->Send(EncodeNodeMessage(NodeRefused{dead, refuse->why}));
+        Tell(refuse->link, NodeRefused{refuse->kind == RefuseNode::Kind::kDeclaredDead, refuse->why});
       }
-      found->second->link->CloseWhenSent();
+      CloseWhenSent(refuse->link);
     } else if (auto* confirm = std::get_if<ConfirmLease>(&action)) {
-      auto found = peers_.find(confirm->link);
-      if (found != peers_.end()) found->second->Send(EncodeNodeMessage(BeatConfirmed{confirm->beat, confirm->epoch}));
+      Tell(confirm->link, BeatConfirmed{confirm->beat, confirm->epoch});
     } else if (auto* close = std::get_if<CloseMemberLink>(&action)) {
-      auto found = peers_.find(close->link);
-      if (found != peers_.end()) found->second->link->CloseWhenSent();
+      CloseWhenSent(close->link);
     } else if (auto* suspect = std::get_if<SuspectNode>(&action)) {
       std::vector<GlobalAction> decided;
       if (here_.contains(suspect->node)) scheduler_->Handle(NodeSuspected{suspect->node, true}, decided);
@@ -186,10 +207,7 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
     } else if (auto* expel = std::get_if<ExpelNode>(&action)) {
       std::fprintf(stderr, "weft node: node %u (%s) must leave the cluster: %s\n", expel->node.value,
                    expel->name.c_str(), expel->why.c_str());
-      // It ends what it runs, and then closes the link.
-      if (auto found = peers_.find(expel->link); found != peers_.end()) {
-        found->second->Send(EncodeNodeMessage(NodeRefused{1, expel->why}));
-      }
+      Tell(expel->link, NodeRefused{1, expel->why});  // it ends what it runs, and then closes the link
     } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
       ledger_->NodeDied(dead->node, [this, news = *dead] { Dead(news); });
     } else if (std::holds_alternative<StepDown>(action)) {
@@ -198,42 +216,44 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
   }
 }
 
-// All that it must know of the others.
-void Cluster::Welcome(Peer& peer, NodeNumber node) {
-  peer.node = node;
-  const AcceptNode& accept = accepted_.at(node);
-  peer.Send(EncodeNodeMessage(NodeAccepted{node, self_, accept.epoch, accept.beat, accept.lease_ns}));
-  NodesListed listed;
-  for (const auto& [other_node, other] : nodes_) {
-    peer.Send(EncodeNodeMessage(NodeAppeared{other_node, other.name, other.address, other.resources, other.labels}));
-    listed.nodes.push_back(other_node);
+// What its own node does with the news may bring new messages, which others shall not hear before the news.
+void Cluster::TellAllBut(NodeNumber but, const NodeMessage& news) {
+  for (NodeNumber node : here_) {
+    auto member = membership_->members().find(node);
+    if (node == but || member == membership_->members().end() || member->second.own) continue;
+    if (member->second.link != 0) Tell(member->second.link, news);
   }
-  peer.Send(EncodeNodeMessage(listed));
-  OpenFlow(peer, node, true, true);
+  Tell(Member::kOwnLink, news);
+}
+
+// All that it must know of the others.
+void Cluster::Welcome(uint64_t link, NodeNumber node) {
+  const AcceptNode& accept = accepted_.at(node);
+  const bool own = link == Member::kOwnLink;
+  const NodeNumber head = own ? node : self();
+  Tell(link, NodeAccepted{node, head, accept.epoch, accept.beat, own ? kOwnLeaseNs : accept.lease_ns});
+  NodesListed listed;
+  for (const auto& [other, description] : known_) {
+    Tell(link, News(other, description));
+    listed.nodes.push_back(other);
+  }
+  Tell(link, listed);
+  member_.Adopt(link, node, NowNs());
 }
 
 void Cluster::Accepted(NodeNumber node) {
   auto member = membership_->members().find(node);
   if (member == membership_->members().end()) return;  // dead meanwhile
-  const NodeDescription& description = member->second.description;
-  std::vector<GlobalAction> decided;
-  const bool is_new =
-      nodes_.emplace(node, OtherNode{description.name, description.address, description.resources, description.labels})
-          .second;
-  if (node == self_) {
+  const NodeDescription description = member->second.description;
+  const uint64_t link = member->second.link;
+  if (known_.emplace(node, description).second) TellAllBut(node, News(node, description));
+  if (member->second.own) {
     std::vector<MembershipAction> none;
     membership_->Handle(JoiningBegan{NowNs()}, none);
-    host_.ClusterJoined(self_);
-  } else if (auto found = peers_.find(member->second.link); found != peers_.end()) {
-    Welcome(*found->second, node);
   }
-  if (is_new) {
-    NodeAppeared news{node, description.name, description.address, description.resources, description.labels};
-    for (auto& [number, peer] : peers_) {
-      if (peer->joining && peer->node && peer->node != node) peer->Send(EncodeNodeMessage(news));
-    }
-  }
+  if (link != 0) Welcome(link, node);
   // One that was here before goes on where its link was lost.
+  std::vector<GlobalAction> decided;
   if (here_.insert(node).second) {
     scheduler_->Handle(NodeJoined{node, description.resources, description.resources, {}, description.labels}, decided);
   }
@@ -241,7 +261,7 @@ void Cluster::Accepted(NodeNumber node) {
 }
 
 void Cluster::Dead(const DeclareDead& news) {
-  if (auto known = nodes_.find(news.node); known != nodes_.end()) {
+  if (auto known = known_.find(news.node); known != known_.end()) {
     NodeListed last = ListedAs(news.node, known->second);
     last.alive = 0;
     last.why = news.why;
@@ -255,12 +275,9 @@ void Cluster::Dead(const DeclareDead& news) {
   accepted_.erase(news.node);
   if (here_.erase(news.node) > 0) scheduler_->Handle(NodeLeft{news.node}, decided);
   std::erase_if(wishes_, [&](const auto& wish) { return wish.first >> 40 == news.node.value; });
-  for (auto& [number, peer] : peers_) {
-    if (peer->joining && peer->node && peer->node != news.node) {
-      peer->Send(EncodeNodeMessage(NodeVanished{news.node, news.why}));
-    }
-  }
-  Vanish(news.node, news.why);
+  known_.erase(news.node);
+  told_jobs_.erase(news.node);
+  TellAllBut(news.node, NodeVanished{news.node, news.why});
   Perform(decided);
 }
 

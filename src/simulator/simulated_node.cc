@@ -11,12 +11,8 @@ namespace weft::core {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-// A tenth of those in node/cluster.cc and node/head_ledger.cc, as the lease is, too.
-constexpr int64_t kDialSoonNs = kMs;
-constexpr int64_t kDialAgainNs = 10 * kMs;
-constexpr int64_t kJoinNs = 1'500 * kMs;
+// A tenth of those in node/head_ledger.cc, as the lease is, too.
 constexpr int64_t kGraceNs = 100 * kMs;
-constexpr int64_t kFreezeNs = 40 * kMs;
 constexpr int64_t kStoreAgainNs = 20 * kMs;
 constexpr int64_t kRenewNs = 100 * kMs;
 constexpr uint64_t kHeadPort = 1;
@@ -45,12 +41,41 @@ std::pair<size_t, uint64_t> ParseAddress(const std::string& address) {
   return {std::stoull(address.substr(0, colon)), std::stoull(address.substr(colon + 1))};
 }
 
+// Its times are a tenth of the real ones, as the lease is.
+Member::Config ConfigOf(World& world, const SimulatedMachine& machine, bool head) {
+  Member::Config config;
+  config.self.identity = {world.random.Next(), world.random.Next()};
+  config.self.name = NameOf(machine.number);
+  config.self.resources = {{"CPU", machine.cpus * kResourceUnit}};
+  if (machine.gpus > 0) config.self.resources.emplace_back("gpu", machine.gpus * kResourceUnit);
+  if (!head) config.heads = {Address(0, kHeadPort)};
+  config.lease.freeze_after_link_loss_ns = 40 * kMs;
+  config.dial_soon_ns = kMs;
+  config.dial_again_ns = 10 * kMs;
+  config.join_ns = 1'500 * kMs;
+  config.complain_ns = 800 * kMs;
+  config.same_story_ns = 2'000 * kMs;
+  config.faults.lease = world.options.lease_faults;
+  config.faults.flow = world.options.flow_faults;
+  config.faults.take_the_unheard_of_for_dead = world.options.cluster_faults.take_the_unheard_of_for_dead;
+  return config;
+}
+
+// Of the head's own node; see node/cluster_head.cc.
+constexpr int64_t kOwnLeaseNs = int64_t{24} * 3600 * 1'000 * kMs;
+
+NodeAppeared News(NodeNumber node, const NodeDescription& description) {
+  return {node, description.name, description.address, description.resources, description.labels};
+}
+
 }  // namespace
 
 SimulatedNode::SimulatedNode(World& world, SimulatedMachine& machine, bool head, uint64_t port)
-    : world_(world), machine_(machine), head_options_(head), port_(port) {
-  identity_ = {world.random.Next(), world.random.Next()};
-}
+    : world_(world),
+      machine_(machine),
+      head_options_(head),
+      port_(port),
+      member_(ConfigOf(world, machine, head), *this, *this, head ? this : nullptr) {}
 
 int64_t SimulatedNode::Now() const { return machine_.Clock(world_.now()); }
 
@@ -59,37 +84,40 @@ void SimulatedNode::Start() {
     store_ = std::make_unique<SimulatedStore>(world_.cluster->storage);
     return Acquire();
   }
-  lease_ = std::make_unique<NodeLease>(NodeLease::Config{.freeze_after_link_loss_ns = kFreezeNs});
-  lease_->faults = world_.options.lease_faults;
-  join_by_ns_ = Now() + kJoinNs;
-  Turn([this] { DialHead(); });
+  Turn([this] {
+    if (!member_.Start(Now())) world_.Fail("a node cannot dial the head");
+  });
 }
 
 void SimulatedNode::End() {
   if (std::exchange(ended_, true)) return;
-  world_.Note("daemon ends", machine_.number, self_.value);
+  world_.Note("daemon ends", machine_.number, self().value);
   world_.cluster->Trouble(machine_.number, world_.now());
   world_.cluster->network.StopListening(machine_.number, port_);
-  for (auto& [number, peer] : peers_) {
-    if (peer.stream) world_.cluster->network.Close(peer.stream, peer.side, NetworkFault::kCrash);
+  for (auto& [link, stream] : streams_) {
+    if (stream.pointer) world_.cluster->network.Close(stream.pointer, stream.side, NetworkFault::kCrash);
   }
   if (daemon_) daemon_->End();
-  if (store_) store_.reset();
+  store_.reset();
 }
 
 bool SimulatedNode::MayAppear(NodeNumber node) const {
-  const bool may = lease_ && node.value > newest_.value && !world_.options.cluster_faults.take_the_unheard_of_for_dead;
+  const bool may = member_.MayAppear(node);
   if (may) world_.node_coverage.Did("a message waited for word of its node");
   return may;
 }
 
 void SimulatedNode::Leave(const std::string& why) {
   if (ended_) return;
-  world_.Note("leaves", machine_.number, self_.value);
-  world_.node_coverage.Did(self_ ? "a node lost its place" : "a node was not taken in");
+  world_.Note("leaves", machine_.number, self().value);
+  world_.node_coverage.Did(self() ? "a node lost its place" : "a node was not taken in");
+  Log(why);
   End();
   world_.cluster->StartAgain(machine_, kMs + static_cast<int64_t>(world_.random.Below(100 * kMs)));
-  (void)why;
+}
+
+void SimulatedNode::Log(const std::string& line) {
+  if (world_.options.print_trace) std::printf("%s: %s\n", NameOf(machine_.number).c_str(), line.c_str());
 }
 
 void SimulatedNode::Later(int64_t delay_ns, std::function<void()> what) {
@@ -109,19 +137,16 @@ void SimulatedNode::Turn(const std::function<void()>& what) {
   if (!ended_ && daemon_) daemon_->EndTurn();
   in_turn_ = false;
   if (ended_) return;
-  if (lease_) lease_->CheckInvariants();
+  member_.CheckInvariants();
   if (membership_) membership_->CheckInvariants();
   if (scheduler_) scheduler_->CheckInvariants();
-  for (const auto& [node, flow] : flows_) flow.CheckInvariants();
+  if (member_.kept_messages() > 1'000'000) world_.Fail("messages to other nodes are kept without bound");
   ScheduleTick();
 }
 
 void SimulatedNode::ScheduleTick() {
-  int64_t next = std::min({dial_again_ns_, renew_at_ns_, INT64_MAX});
-  if (lease_ && !self_) next = std::min(next, join_by_ns_);
-  if (lease_) next = std::min(next, lease_->next_wakeup_ns());
+  int64_t next = std::min(member_.next_wakeup_ns(), renew_at_ns_);
   if (membership_) next = std::min(next, membership_->next_wakeup_ns());
-  for (const auto& [node, flow] : flows_) next = std::min(next, flow.next_wakeup_ns());
   if (next == INT64_MAX) return;
   const int64_t at = std::max(world_.now(), machine_.When(next) + 1'000);
   if (tick_at_ns_ <= at) return;
@@ -134,22 +159,11 @@ void SimulatedNode::ScheduleTick() {
 
 void SimulatedNode::Tick() {
   const int64_t now = Now();
-  if (lease_ && !self_ && join_by_ns_ <= now) return Leave("the head does not answer");
-  if (lease_ && lease_->next_wakeup_ns() <= now) {
-    std::vector<LeaseAction> actions;
-    lease_->Handle(LeaseTicked{now}, actions);
-    Perform(std::move(actions));
-    if (ended_) return;
-  }
-  if (dial_again_ns_ <= now) {
-    dial_again_ns_ = INT64_MAX;
-    if (head_link_ == 0) DialHead();
-  }
+  member_.Tick(now);
+  if (ended_) return;
   if (membership_) {
     std::vector<MembershipAction> actions;
-    if (membership_->members().contains(self_)) {
-      membership_->Handle(BeatCame{own_link_, ++own_beat_, epoch_, now}, actions);
-    }
+    if (self()) membership_->Handle(BeatCame{Member::kOwnLink, 0, epoch_, now}, actions);
     membership_->Handle(MembershipTicked{now}, actions);
     Perform(std::move(actions));
   }
@@ -160,434 +174,210 @@ void SimulatedNode::Tick() {
     });
     PumpStore();
   }
-  if (ended_) return;
-  std::vector<NodeNumber> due;
-  for (const auto& [node, flow] : flows_) {
-    if (flow.next_wakeup_ns() <= now) due.push_back(node);
-  }
-  for (NodeNumber node : due) FeedFlow(node, FlowTicked{now});
+  if (!ended_) member_.TickFlows(now);
 }
 
 // ---- links --------------------------------------------------------------------------------------------------------
 
-void SimulatedNode::Listen() {
+Status SimulatedNode::Dial(uint64_t link, const std::string& address, const std::string& hello, int64_t) {
+  auto [machine, port] = ParseAddress(address);
+  streams_[link].address = address;
+  world_.cluster->network.Dial(machine_.number, machine, port, true, hello,
+                               [this, link](StreamPointer stream, bool nobody_listens) {
+                                 Later(0, [=, this] { Connected(link, stream, nobody_listens); });
+                               });
+  return {};
+}
+
+Result<std::string> SimulatedNode::Listen() {
   world_.cluster->network.Listen(machine_.number, port_, [this](const StreamPointer& stream, const std::string& hello) {
     return Accept(stream, hello);
   });
+  return Address(machine_.number, port_);
 }
 
-void SimulatedNode::AddPeer(Peer peer) { peers_[peer.number] = std::move(peer); }
-
-void SimulatedNode::Attach(Peer& peer, StreamPointer stream, int side) {
-  peer.stream = std::move(stream);
-  peer.side = side;
-  peer.ready = true;
-  peer.stream->side[side].closed = [this, number = peer.number](bool by_peer) {
-    Turn([&] { Lost(number, by_peer, false); });
-  };
-  peer.stream->side[side].message = [this, number = peer.number](const std::string& bytes) {
-    Turn([&] { Received(number, bytes); });
-  };
-}
-
-void SimulatedNode::DialHead() {
-  Peer peer{.number = next_peer_++};
-  peer.to_head = true;
-  head_link_ = peer.number;
-  AddPeer(peer);
-  world_.cluster->network.Dial(machine_.number, 0, kHeadPort, true,
-                               EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kJoin)}),
-                               [this, number = peer.number](StreamPointer stream, bool nobody_listens) {
-                                 Later(0, [=, this] { Connected(number, stream, nobody_listens); });
-                               });
-}
-
-bool SimulatedNode::DialNode(NodeNumber node) {
-  auto known = nodes_.find(node);
-  if (known == nodes_.end() || outgoing_.contains(node)) return known != nodes_.end();
-  auto [machine, port] = ParseAddress(known->second.address);
-  Peer peer{.number = next_peer_++, .node = node};
-  outgoing_[node] = peer.number;
-  AddPeer(peer);
-  world_.cluster->network.Dial(
-      machine_.number, machine, port, true,
-      EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kNode), .node = self_, .to = node}),
-      [this, number = peer.number](StreamPointer stream, bool nobody_listens) {
-        Later(0, [=, this] { Connected(number, stream, nobody_listens); });
-      });
-  return true;
-}
-
-void SimulatedNode::Connected(uint64_t number, StreamPointer stream, bool nobody_listens) {
-  auto found = peers_.find(number);
-  if (found == peers_.end()) {
+void SimulatedNode::Connected(uint64_t link, StreamPointer stream, bool nobody_listens) {
+  auto found = streams_.find(link);
+  if (found == streams_.end()) {
     if (stream) world_.cluster->network.Close(stream, SimulatedStream::kDialler);
     return;
   }
-  if (!stream) return Lost(number, false, nobody_listens);
-  Peer& peer = found->second;
-  if (!stream->side[SimulatedStream::kDialler].open) return Lost(number, true, false);
-  Attach(peer, stream, SimulatedStream::kDialler);
-  if (peer.to_head) {
-    Listen();
-    std::vector<LeaseAction> actions;
-    lease_->Handle(HeadLinked{Now()}, actions);
-    return Perform(std::move(actions));
-  }
-  if (peer.node != head_) OpenFlow(number, peer.node, true, false);
+  if (!stream) return Lost(link, ErrorKind::kUnavailable, nobody_listens);
+  if (!stream->side[SimulatedStream::kDialler].open) return Lost(link, ErrorKind::kGone, false);
+  Attach(link, stream, SimulatedStream::kDialler);
+  member_.LinkReady(link, found->second.address, Now());
+}
+
+void SimulatedNode::Attach(uint64_t link, StreamPointer stream, int side) {
+  streams_[link].pointer = stream;
+  streams_[link].side = side;
+  stream->side[side].closed = [this, link](bool by_peer) {
+    Turn([&] { Lost(link, by_peer ? ErrorKind::kGone : ErrorKind::kTimeout, false); });
+  };
+  stream->side[side].message = [this, link](const std::string& bytes) {
+    Turn([&] {
+      world_.Note("node hears", self().value, member_.NodeBehind(link).value, static_cast<uint8_t>(bytes[0]));
+      member_.LinkMessage(link, bytes, Now());
+    });
+  };
+}
+
+void SimulatedNode::Lost(uint64_t link, ErrorKind kind, bool nobody_listens) {
+  auto found = streams_.find(link);
+  if (found == streams_.end()) return;
+  const std::string address = found->second.address;
+  streams_.erase(found);
+  if (nobody_listens && self() && member_.NodeBehind(link) == member_.head())
+    world_.node_coverage.Did("a node saw that the head had ended");
+  member_.LinkLost(link, {kind, "the link was lost", nobody_listens, address}, Now());
 }
 
 bool SimulatedNode::Accept(const StreamPointer& stream, const std::string& bytes) {
   NodeHello hello;
   if (ended_ || !DecodeHello(bytes, &hello)) return false;
-  switch (static_cast<LinkPurpose>(hello.purpose)) {
-    case LinkPurpose::kChannel:
-      if (!daemon_) return false;
-      Turn([&] { daemon_->ChannelConnected(hello.submitter, hello.worker, false, stream); });
-      return true;
-    case LinkPurpose::kJoin:
-    case LinkPurpose::kNode: {
-      const bool joining = static_cast<LinkPurpose>(hello.purpose) == LinkPurpose::kJoin;
-      if (joining && (!is_head() || !Knows(self_))) return false;
-      if (!joining && (!hello.node || gone_.contains(hello.node) || !self_ || hello.to != self_)) return false;
-      Peer peer{.number = next_peer_++, .node = joining ? NodeNumber{} : hello.node};
-      peer.joining = joining;
-      peer.accepted = !joining;
-      const uint64_t number = peer.number;
-      AddPeer(std::move(peer));
-      Attach(peers_.at(number), stream, SimulatedStream::kListener);
-      if (!joining && nodes_.contains(hello.node)) Turn([&] { OpenIncoming(number); });
-      return true;
-    }
+  if (static_cast<LinkPurpose>(hello.purpose) == LinkPurpose::kChannel) {
+    if (!daemon_) return false;
+    Turn([&] { daemon_->ChannelConnected(hello.submitter, hello.worker, false, stream); });
+    return true;
   }
-  return false;
+  bool accepted = false;
+  Turn([&] {
+    const uint64_t link = member_.NewLink();
+    Attach(link, stream, SimulatedStream::kListener);
+    accepted = member_.LinkAccepted(link, hello, Now());
+    if (!accepted) streams_.erase(link);
+  });
+  return accepted;
 }
 
-void SimulatedNode::SendBytes(const Peer& peer, const std::string& bytes) {
-  if (!peer.ready || !peer.stream) return;
-  const int to = 1 - peer.side;
+void SimulatedNode::Send(uint64_t link, std::string_view bytes) {
+  auto found = streams_.find(link);
+  if (ended_ || found == streams_.end() || !found->second.pointer) return;
+  const int to = 1 - found->second.side;
   Parcel parcel;
   parcel.kind = static_cast<uint8_t>(bytes[0]);
-  parcel.arrives = [stream = std::weak_ptr<SimulatedStream>(peer.stream), to, bytes] {
+  parcel.arrives = [stream = std::weak_ptr(found->second.pointer), to, bytes = std::string(bytes)] {
     if (auto alive = stream.lock(); alive && alive->side[to].message) alive->side[to].message(bytes);
   };
-  world_.cluster->network.Send(peer.stream, peer.side, std::move(parcel));
+  world_.cluster->network.Send(found->second.pointer, found->second.side, std::move(parcel));
 }
 
-void SimulatedNode::SendDirectly(uint64_t link, const NodeMessage& message) {
-  auto found = peers_.find(link);
-  if (found != peers_.end()) SendBytes(found->second, EncodeNodeMessage(message));
+bool SimulatedNode::Pass(uint64_t link, std::string_view bytes) {
+  if (world_.faulty() && world_.random.Chance(world_.refuse_percent)) {
+    Later(world_.Delay(), [=, this] { member_.LinkDrained(link, Now()); });
+    return false;
+  }
+  Send(link, bytes);
+  return true;
 }
 
-void SimulatedNode::Send(NodeNumber to, const NodeMessage& message) {
-  if (ended_) return;
-  if (to ? to == self_ : is_head()) {
-    NodeMessage copy = message;
-    if (!to) return Deliver(self_, copy);
-    if (daemon_) daemon_->NodeMessageCame(self_, copy);
-    return;
-  }
-  if (!IsInFlow(message)) return SendDirectly(head_link_, message);
-  const NodeNumber node = to ? to : head_;
-  if (!node || (node != head_ && !nodes_.contains(node) && !MayAppear(node))) return;
-  FlowWith(node);
-  FeedFlow(node, MessageWritten{EncodeNodeMessage(message), Now()});
+void SimulatedNode::Close(uint64_t link, const std::string& breach) {
+  if (!breach.empty() && !world_.faulty()) world_.Fail("a link was ended because " + breach);
+  auto found = streams_.find(link);
+  if (found == streams_.end()) return;
+  if (found->second.pointer) world_.cluster->network.Close(found->second.pointer, found->second.side);
+  streams_.erase(link);
 }
 
-void SimulatedNode::SendToAll(const NodeMessage& message) {
-  std::vector<NodeNumber> others;
-  for (const auto& [node, other] : nodes_) {
-    if (node != self_) others.push_back(node);
-  }
-  for (NodeNumber node : others) Send(node, message);
-}
-
-void SimulatedNode::DialChannel(ProcessId submitter, ProcessId worker) {
-  auto known = nodes_.find(NodeOf(worker));
-  if (known == nodes_.end()) {
-    return Later(0, [=, this] { daemon_->ChannelConnected(submitter, worker, true, nullptr); });
-  }
-  auto [machine, port] = ParseAddress(known->second.address);
-  world_.cluster->network.Dial(machine_.number, machine, port, false,
-                               EncodeHello({.purpose = static_cast<uint8_t>(LinkPurpose::kChannel),
-                                            .node = self_,
-                                            .submitter = submitter,
-                                            .worker = worker}),
-                               [=, this](StreamPointer stream, bool) {
-                                 if (ended_ && stream) {
-                                   world_.cluster->network.Close(stream, SimulatedStream::kDialler);
-                                 }
-                                 Later(0, [=, this] { daemon_->ChannelConnected(submitter, worker, true, stream); });
-                               });
-}
-
-void SimulatedNode::Received(uint64_t number, const std::string& bytes) {
-  auto found = peers_.find(number);
-  if (found == peers_.end() || !found->second.ready) return;
-  Peer& peer = found->second;
-  NodeMessage message = DecodeNodeMessage(bytes);
-  if (std::holds_alternative<std::monostate>(message)) world_.Fail("a message between daemons does not decode");
-  if (peer.to_head && number != head_link_) return;
-  if (peer.joining) {
-    if (auto* joins = std::get_if<NodeJoins>(&message)) {
-      JoinAsked asked{.link = number,
-                      .was = joins->was,
-                      .epoch = joins->epoch,
-                      .beat = joins->beat,
-                      .protocol = joins->protocol,
-                      .node = {joins->identity, joins->name, joins->address, joins->resources, joins->labels},
-                      .now_ns = Now()};
-      std::vector<MembershipAction> actions;
-      membership_->Handle(asked, actions);
-      return Perform(std::move(actions));
-    }
-    peer.node = membership_->NodeOf(number);
-    if (!peer.node) return;
-  }
-  if (!peer.to_head && !nodes_.contains(peer.node)) return;
-  const auto* taken = std::get_if<FlowTaken>(&message);
-  if (taken != nullptr || IsInFlow(message)) {
-    const NodeNumber flow = peer.flow_with;
-    if (!flows_.contains(flow)) return;
-    if (taken != nullptr) {
-      FeedFlow(flow, TakenHeard{number, taken->through});
-      return;
-    }
-    if (!FeedFlow(flow, MessageArrived{number, bytes.size(), Now()})) return;
-  }
-  found = peers_.find(number);
-  if (found == peers_.end()) return;
-  Deliver(found->second.to_head ? NodeNumber{} : found->second.node, message);
-}
-
-void SimulatedNode::Lost(uint64_t number, bool by_peer, bool nobody_listens) {
-  auto found = peers_.find(number);
-  if (found == peers_.end()) return;
-  Peer peer = found->second;
-  peers_.erase(found);
-  const int64_t now = Now();
-  const NodeNumber other = peer.Other(*this);
-  const bool dialled = !peer.to_head && !peer.joining && !peer.accepted;
-  if (peer.flow_with && flows_.contains(peer.flow_with)) {
-    FeedFlow(peer.flow_with, FlowLinkClosed{number, now});
-  } else if (dialled && !peer.ready && flows_.contains(other)) {
-    FeedFlow(other, ConnectingFailed{now});
-  }
-  if (auto out = outgoing_.find(peer.node); dialled && out != outgoing_.end() && out->second == number) {
-    outgoing_.erase(out);
-  }
-  if (peer.to_head) {
-    if (head_link_ != number) return;
-    head_link_ = 0;
-    const bool may_change = peer.ready && by_peer;
-    if (!self_ && !may_change) return Leave("the head cannot be reached");
-    dial_again_ns_ = now + (peer.ready ? kDialSoonNs : kDialAgainNs);
-    std::vector<LeaseAction> actions;
-    lease_->Handle(HeadLinkLost{now}, actions);
-    if (nobody_listens) {
-      world_.node_coverage.Did("a node saw that the head had ended");
-      lease_->Handle(HeadEnded{now}, actions);
-    }
-    return Perform(std::move(actions));
-  }
-  if (peer.joining) {
-    std::vector<MembershipAction> actions;
-    membership_->Handle(MemberLinkClosed{number, by_peer, now}, actions);
-    Perform(std::move(actions));
-  }
-}
-
-// By our own decision; nothing follows from it here.
-void SimulatedNode::ClosePeer(uint64_t number) {
-  auto found = peers_.find(number);
-  if (found == peers_.end()) return;
-  if (found->second.stream) world_.cluster->network.Close(found->second.stream, found->second.side);
-  peers_.erase(found);
-}
-
-// ---- flows --------------------------------------------------------------------------------------------------------
-
-MessageFlow& SimulatedNode::FlowWith(NodeNumber node) {
-  auto found = flows_.find(node);
-  if (found != flows_.end()) return found->second;
-  MessageFlow::Config config;
-  config.connects = !is_head() && node != head_;
-  MessageFlow& flow = flows_.emplace(node, MessageFlow(config)).first->second;
-  flow.faults = world_.options.flow_faults;
-  return flow;
-}
-
-void SimulatedNode::OpenFlow(uint64_t number, NodeNumber node, bool sends, bool takes) {
-  Peer& peer = peers_.at(number);
-  if (peer.flow_with == node) return;
-  peer.flow_with = node;
-  FlowWith(node);
-  FeedFlow(node, FlowLinkOpened{number, sends, takes, Now()});
-}
-
-void SimulatedNode::OpenIncoming(uint64_t number) {
-  const NodeNumber node = peers_.at(number).node;
-  std::vector<uint64_t> older;
-  for (const auto& [other_number, other] : peers_) {
-    if (other.accepted && other.ready && other.node == node && other_number < number) older.push_back(other_number);
-  }
-  for (uint64_t old : older) {
-    if (auto found = peers_.find(old); found != peers_.end() && found->second.stream) {
-      world_.cluster->network.Close(found->second.stream, found->second.side);
-    }
-    Lost(old, false, false);
-  }
-  if (!is_head()) OpenFlow(number, node, false, true);
-}
-
-template <class Event>
-bool SimulatedNode::FeedFlow(NodeNumber node, Event event) {
-  std::vector<FlowAction> actions;
-  flows_.at(node).Handle(std::move(event), actions);
-  bool take = false;
-  for (const FlowAction& action : actions) {
-    if (const auto* pass = std::get_if<PassMessages>(&action)) {
-      PassMessagesTo(node, pass->link);
-    } else if (std::holds_alternative<TakeMessage>(action)) {
-      take = true;
-    } else if (const auto* say = std::get_if<SayTaken>(&action)) {
-      SendDirectly(say->link, FlowTaken{say->through});
-    } else if (std::holds_alternative<ConnectFlow>(action)) {
-      if (!DialNode(node)) FeedFlow(node, ConnectingFailed{Now()});
-    } else if (const auto* end = std::get_if<BreakFlowLink>(&action)) {
-      if (!world_.faulty()) world_.Fail("a link was broken because " + end->why);
-      if (auto found = peers_.find(end->link); found != peers_.end() && found->second.stream) {
-        world_.cluster->network.Close(found->second.stream, found->second.side);
-      }
-      Lost(end->link, false, false);
-    } else if (const auto* complain = std::get_if<ComplainOfOther>(&action)) {
-      world_.node_coverage.Did("a node complained of another");
-      SendToHead(NodeUnreachable{node, Now() - complain->since_ns, "nothing is heard of it"});
-    } else if (std::holds_alternative<TakeBackComplaint>(action)) {
-      SendToHead(NodeReachable{node});
-    }
-  }
-  if (auto found = flows_.find(node); found != flows_.end() && found->second.kept_messages() > 1'000'000) {
-    world_.Fail("messages to another node are kept without bound");
-  }
-  return take;
-}
-
-void SimulatedNode::PassMessagesTo(NodeNumber node, uint64_t number) {
-  auto found = peers_.find(number);
-  if (found == peers_.end()) return;
-  MessageFlow& flow = flows_.at(node);
-  std::vector<FlowAction> none;
-  while (const std::string* next = flow.Next()) {
-    if (world_.faulty() && world_.random.Chance(world_.refuse_percent)) {
-      flow.Handle(FlowLinkFull{}, none);
-      Later(world_.Delay(), [=, this] {
-        if (flows_.contains(node)) FeedFlow(node, FlowLinkDrained{number});
-      });
-      return;
-    }
-    SendBytes(found->second, *next);
-    flow.Handle(MessagePassed{}, none);
-  }
+void SimulatedNode::CloseWhenSent(uint64_t link) {
+  if (!streams_.contains(link)) return;
+  Close(link, "");
+  Later(world_.Delay(), [=, this] { member_.LinkLost(link, {.why = "closed by us"}, Now()); });
 }
 
 // ---- messages -----------------------------------------------------------------------------------------------------
 
-void SimulatedNode::Deliver(NodeNumber from, NodeMessage& message) {
-  world_.Note("node hears", self_.value, from.value, message.index());
-  if (is_head()) {
-    if (std::holds_alternative<NodeBeat>(message) || std::holds_alternative<NodeLoad>(message) ||
-        std::holds_alternative<WishSent>(message) || std::holds_alternative<JobDescribed>(message) ||
-        std::holds_alternative<WorkDeclined>(message) || std::holds_alternative<NodeFarewell>(message) ||
-        std::holds_alternative<NodeUnreachable>(message) || std::holds_alternative<NodeReachable>(message)) {
-      return AtHead(from, message);
-    }
-  } else if (!from) {
-    if (auto* accepted = std::get_if<NodeAccepted>(&message)) {
-      if (!lease_->Accepts(accepted->epoch)) return;
-      std::vector<LeaseAction> actions;
-      const bool first = !self_;
-      const bool is_new = accepted->epoch != lease_->epoch();
-      lease_->Handle(HeadAccepted{accepted->epoch, accepted->beat, accepted->node, accepted->lease_ns, Now()}, actions);
-      self_ = accepted->node;
-      head_ = accepted->head;
-      newest_ = std::max(newest_, self_);
-      OpenFlow(head_link_, head_, true, true);
-      if (first) {
-        Joined();
-      } else if (is_new) {
-        world_.node_coverage.Did("a node met a new head");
-        for (const auto& [other, flow] : flows_) {
-          if (flow.complains()) SendToHead(NodeUnreachable{other, 0, "nothing is heard of it"});
-        }
-        daemon_->HeadForgot();
-      }
-      return Perform(std::move(actions));
-    }
-    if (auto* refused = std::get_if<NodeRefused>(&message)) {
-      if (!self_) return Leave(refused->why);
-      std::vector<LeaseAction> actions;
-      lease_->Handle(HeadDeclaredUsDead{lease_->epoch(), refused->why, Now()}, actions);
-      return Perform(std::move(actions));
-    }
-    if (auto* confirmed = std::get_if<BeatConfirmed>(&message)) {
-      std::vector<LeaseAction> actions;
-      lease_->Handle(LeaseConfirmed{confirmed->epoch, confirmed->beat, Now()}, actions);
-      return Perform(std::move(actions));
-    }
-    if (auto* appeared = std::get_if<NodeAppeared>(&message)) {
-      newest_ = std::max(newest_, appeared->node);
-      nodes_[appeared->node] = {{}, appeared->name, appeared->address, appeared->resources, appeared->labels};
-      std::vector<uint64_t> early;
-      for (const auto& [number, peer] : peers_) {
-        if (peer.accepted && peer.ready && peer.node == appeared->node && !peer.flow_with) early.push_back(number);
-      }
-      for (uint64_t number : early) {
-        if (peers_.contains(number)) OpenIncoming(number);
-      }
-      return;
-    }
-    if (auto* vanished = std::get_if<NodeVanished>(&message)) return Vanish(vanished->node, vanished->why);
-    if (auto* listed = std::get_if<NodesListed>(&message)) {
-      std::vector<NodeNumber> gone;
-      for (const auto& [node, other] : nodes_) {
-        if (std::find(listed->nodes.begin(), listed->nodes.end(), node) == listed->nodes.end()) gone.push_back(node);
-      }
-      for (const auto& [node, flow] : flows_) {
-        if (node != head_ && !nodes_.contains(node)) gone.push_back(node);  // it came and went
-      }
-      for (NodeNumber node : gone) Vanish(node, "the head no longer knows it");
-      return;
-    }
-  }
-  if (daemon_) daemon_->NodeMessageCame(from ? from : head_, message);
+void SimulatedNode::Send(NodeNumber to, const NodeMessage& message) {
+  if (!ended_) member_.Send(to, message, Now());
 }
+
+void SimulatedNode::SendToAll(const NodeMessage& message) {
+  if (!ended_) member_.SendToAll(message, Now());
+}
+
+void SimulatedNode::DialChannel(ProcessId submitter, ProcessId worker) {
+  const NodeNumber node = NodeOf(worker);
+  auto address = member_.ChannelNeeded(node, Now());
+  if (!address) return Later(0, [=, this] { daemon_->ChannelConnected(submitter, worker, true, nullptr); });
+  auto [machine, port] = ParseAddress(*address);
+  const NodeHello hello{
+      .purpose = static_cast<uint8_t>(LinkPurpose::kChannel), .node = self(), .submitter = submitter, .worker = worker};
+  world_.cluster->network.Dial(machine_.number, machine, port, false, EncodeHello(hello),
+                               [=, this, begun = Now()](StreamPointer stream, bool) {
+                                 if (ended_ && stream) world_.cluster->network.Close(stream, SimulatedStream::kDialler);
+                                 Later(0, [=, this] {
+                                   if (stream) {
+                                     member_.ChannelMade(node, Now());
+                                   } else {
+                                     member_.ChannelFailed(node, begun, "no connection", Now());
+                                   }
+                                   daemon_->ChannelConnected(submitter, worker, true, stream);
+                                 });
+                               });
+}
+
+void SimulatedNode::ClusterJoined(NodeNumber self) {
+  world_.cluster->NumberGiven(self, machine_.number);
+  world_.Note("joined", machine_.number, self.value);
+  auto& daemon = world_.daemons[self];
+  daemon = std::make_unique<SimulatedDaemon>(world_, this);
+  daemon_ = daemon.get();
+  daemon_->Open();
+}
+
+void SimulatedNode::HeadForgot() {
+  world_.node_coverage.Did("a node met a new head");
+  if (!ended_) daemon_->HeadForgot();
+}
+
+void SimulatedNode::FreezeWork(const std::string&) {
+  world_.node_coverage.Did("a node froze its work");
+  world_.Note("freezes", self().value);
+  if (daemon_) daemon_->FreezeWork();
+}
+
+void SimulatedNode::ThawWork() {
+  world_.node_coverage.Did("a node thawed its work");
+  world_.Note("thaws", self().value);
+  if (daemon_) daemon_->ThawWork();
+}
+
+void SimulatedNode::NodeMessageCame(NodeNumber from, NodeMessage& message) {
+  if (daemon_ && !ended_) daemon_->NodeMessageCame(from, message);
+}
+
+void SimulatedNode::NodeIsGone(NodeNumber node, const std::string& why) {
+  if (daemon_ && !ended_) daemon_->NodeIsGone(node, why);
+}
+
+// ---- what the head hears ------------------------------------------------------------------------------------------
 
 const JobDescribed* SimulatedNode::FindJob(ProcessId job) const {
   auto found = jobs_.find(job);
   return found == jobs_.end() ? nullptr : &found->second;
 }
 
-void SimulatedNode::Vanish(NodeNumber node, const std::string& why) {
-  newest_ = std::max(newest_, node);
-  if (!nodes_.contains(node) && !flows_.contains(node)) return;
-  gone_.insert(node);
-  nodes_.erase(node);
-  if (auto found = outgoing_.find(node); found != outgoing_.end()) {
-    ClosePeer(found->second);
-    outgoing_.erase(node);
-  }
-  std::vector<uint64_t> theirs;
-  for (const auto& [number, peer] : peers_) {
-    if (peer.accepted && peer.node == node) theirs.push_back(number);
-  }
-  for (uint64_t number : theirs) ClosePeer(number);
-  flows_.erase(node);
-  told_jobs_.erase(node);
-  if (daemon_) daemon_->NodeIsGone(node, why);
+void SimulatedNode::JoinCame(uint64_t link, NodeJoins& joins) {
+  std::vector<MembershipAction> actions;
+  membership_->Handle(JoinAsked{.link = link,
+                                .was = joins.was,
+                                .epoch = joins.epoch,
+                                .beat = joins.beat,
+                                .protocol = joins.protocol,
+                                .node = {joins.identity, joins.name, joins.address, joins.resources, joins.labels},
+                                .now_ns = Now(),
+                                .own = link == Member::kOwnLink},
+                      actions);
+  Perform(std::move(actions));
 }
 
-void SimulatedNode::AtHead(NodeNumber from, NodeMessage& message) {
+void SimulatedNode::JoinLinkLost(uint64_t link, bool by_peer) {
+  std::vector<MembershipAction> actions;
+  membership_->Handle(MemberLinkClosed{link, by_peer, Now()}, actions);
+  Perform(std::move(actions));
+}
+
+void SimulatedNode::HeadHeard(NodeNumber from, NodeMessage& message) {
   std::vector<GlobalAction> actions;
   if (auto* beat = std::get_if<NodeBeat>(&message)) {
     auto member = membership_->members().find(from);
@@ -597,6 +387,7 @@ void SimulatedNode::AtHead(NodeNumber from, NodeMessage& message) {
     return Perform(std::move(decided));
   }
   if (auto* unreachable = std::get_if<NodeUnreachable>(&message)) {
+    world_.node_coverage.Did("a node complained of another");
     std::vector<MembershipAction> decided;
     membership_->Handle(UnreachableSaid{from, unreachable->node, unreachable->for_ns, unreachable->why, Now()},
                         decided);
@@ -631,11 +422,11 @@ void SimulatedNode::AtHead(NodeNumber from, NodeMessage& message) {
     }
   } else if (auto* job = std::get_if<JobDescribed>(&message)) {
     jobs_[job->driver] = *job;
-    for (const auto& [node, other] : std::map(nodes_)) {
-      if (node == from || node == self_) continue;
+    for (const auto& [node, other] : std::map(nodes())) {
+      if (node == from || node == self()) continue;
       if (told_jobs_[node].insert(job->driver).second) Send(node, *job);
     }
-    if (from != self_ && daemon_) daemon_->NodeMessageCame(from, message);
+    if (from != self() && daemon_) daemon_->NodeMessageCame(from, message);
   } else if (auto* declined = std::get_if<WorkDeclined>(&message)) {
     scheduler_->Handle(
         PlacementRefused{from, declined->placement, WishId{declined->asker, declined->wish}, declined->count}, actions);
@@ -651,48 +442,6 @@ void SimulatedNode::AtHead(NodeNumber from, NodeMessage& message) {
 
 // ---- decisions ----------------------------------------------------------------------------------------------------
 
-void SimulatedNode::Joined() {
-  world_.cluster->NumberGiven(self_, machine_.number);
-  world_.Note("joined", machine_.number, self_.value);
-  auto& daemon = world_.daemons[self_];
-  daemon = std::make_unique<SimulatedDaemon>(world_, this);
-  daemon_ = daemon.get();
-  daemon_->Open();
-}
-
-void SimulatedNode::Perform(std::vector<LeaseAction> actions) {
-  for (auto& action : actions) {
-    if (auto* join = std::get_if<SendJoin>(&action)) {
-      NodeJoins joins{join->was,
-                      join->epoch,
-                      join->beat,
-                      kNodeProtocolVersion,
-                      identity_,
-                      NameOf(machine_.number),
-                      Address(machine_.number, port_),
-                      {},
-                      {}};
-      joins.resources = {{"CPU", machine_.cpus * kResourceUnit}};
-      if (machine_.gpus > 0) joins.resources.emplace_back("gpu", machine_.gpus * kResourceUnit);
-      SendToHead(joins);
-    } else if (auto* beat = std::get_if<SendBeat>(&action)) {
-      SendToHead(NodeBeat{beat->beat, beat->epoch});
-    } else if (std::holds_alternative<LinkToHead>(action)) {
-      if (head_link_ == 0) dial_again_ns_ = std::min(dial_again_ns_, Now() + kDialAgainNs);
-    } else if (std::holds_alternative<FreezeWork>(action)) {
-      world_.node_coverage.Did("a node froze its work");
-      world_.Note("freezes", self_.value);
-      if (daemon_) daemon_->FreezeWork();
-    } else if (std::holds_alternative<ThawWork>(action)) {
-      world_.node_coverage.Did("a node thawed its work");
-      world_.Note("thaws", self_.value);
-      if (daemon_) daemon_->ThawWork();
-    } else if (auto* give_up = std::get_if<GiveUpWork>(&action)) {
-      return Leave(give_up->why);
-    }
-  }
-}
-
 void SimulatedNode::Perform(std::vector<MembershipAction> actions) {
   for (auto& action : actions) {
     if (ended_) return;
@@ -700,7 +449,7 @@ void SimulatedNode::Perform(std::vector<MembershipAction> actions) {
       const NodeDescription& description = membership_->members().at(accept->node).description;
       accepted_[accept->node] = *accept;
       if (accept->again) {
-        if (nodes_.contains(accept->node)) Accepted(accept->node);
+        if (known_.contains(accept->node)) Accepted(accept->node);
         continue;
       }
       WriteBatch batch;
@@ -721,15 +470,16 @@ void SimulatedNode::Perform(std::vector<MembershipAction> actions) {
       }
     } else if (auto* refuse = std::get_if<RefuseNode>(&action)) {
       world_.Note("refuses", static_cast<uint64_t>(refuse->kind));
-      SendDirectly(refuse->link, NodeRefused{refuse->kind == RefuseNode::Kind::kDeclaredDead, refuse->why});
-      ClosePeer(refuse->link);
-    } else if (auto* confirm = std::get_if<ConfirmLease>(&action)) {
-      SendDirectly(confirm->link, BeatConfirmed{confirm->beat, confirm->epoch});
-    } else if (auto* close = std::get_if<CloseMemberLink>(&action)) {
-      if (auto found = peers_.find(close->link); found != peers_.end()) {
-        if (found->second.stream) world_.cluster->network.Close(found->second.stream, found->second.side);
-        Lost(close->link, false, false);
+      if (refuse->kind == RefuseNode::Kind::kTryAgain) {
+        Tell(refuse->link, JoinLater{refuse->wait_ns, refuse->why});
+      } else {
+        Tell(refuse->link, NodeRefused{refuse->kind == RefuseNode::Kind::kDeclaredDead, refuse->why});
       }
+      CloseWhenSent(refuse->link);
+    } else if (auto* confirm = std::get_if<ConfirmLease>(&action)) {
+      Tell(confirm->link, BeatConfirmed{confirm->beat, confirm->epoch});
+    } else if (auto* close = std::get_if<CloseMemberLink>(&action)) {
+      CloseWhenSent(close->link);
     } else if (auto* suspect = std::get_if<SuspectNode>(&action)) {
       std::vector<GlobalAction> decided;
       if (here_.contains(suspect->node)) scheduler_->Handle(NodeSuspected{suspect->node, true}, decided);
@@ -742,7 +492,7 @@ void SimulatedNode::Perform(std::vector<MembershipAction> actions) {
     } else if (auto* expel = std::get_if<ExpelNode>(&action)) {
       world_.node_coverage.Did("a node had to leave");
       world_.cluster->Expelled(expel->node);
-      SendDirectly(expel->link, NodeRefused{1, expel->why});
+      Tell(expel->link, NodeRefused{1, expel->why});
     } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
       WriteBatch batch;
       DeleteNode(batch, dead->node.value);
@@ -753,33 +503,36 @@ void SimulatedNode::Perform(std::vector<MembershipAction> actions) {
   }
 }
 
+void SimulatedNode::TellAllBut(NodeNumber but, const NodeMessage& news) {
+  for (NodeNumber node : here_) {
+    auto member = membership_->members().find(node);
+    if (node == but || member == membership_->members().end() || member->second.own) continue;
+    if (member->second.link != 0) Tell(member->second.link, news);
+  }
+  Tell(Member::kOwnLink, news);
+}
+
 void SimulatedNode::Accepted(NodeNumber node) {
   auto member = membership_->members().find(node);
   if (member == membership_->members().end()) return;
   const NodeDescription description = member->second.description;
-  const bool is_new = nodes_.emplace(node, description).second;
-  if (node == self_) {
+  const uint64_t link = member->second.link;
+  const bool own = member->second.own;
+  if (known_.emplace(node, description).second) TellAllBut(node, News(node, description));
+  if (own) {
     std::vector<MembershipAction> none;
     membership_->Handle(JoiningBegan{Now()}, none);
-    Joined();
-  } else if (auto found = peers_.find(member->second.link); found != peers_.end()) {
-    const uint64_t number = found->first;
-    found->second.node = node;
-    const AcceptNode& accept = accepted_.at(node);
-    SendDirectly(number, NodeAccepted{node, self_, accept.epoch, accept.beat, accept.lease_ns});
-    NodesListed listed;
-    for (const auto& [other_node, other] : nodes_) {
-      SendDirectly(number, NodeAppeared{other_node, other.name, other.address, other.resources, other.labels});
-      listed.nodes.push_back(other_node);
-    }
-    SendDirectly(number, listed);
-    OpenFlow(number, node, true, true);
   }
-  if (is_new) {
-    NodeAppeared news{node, description.name, description.address, description.resources, description.labels};
-    for (auto& [number, peer] : peers_) {
-      if (peer.joining && peer.node && peer.node != node) SendBytes(peer, EncodeNodeMessage(news));
+  if (link != 0) {
+    const AcceptNode& accept = accepted_.at(node);
+    Tell(link, NodeAccepted{node, own ? node : self(), accept.epoch, accept.beat, own ? kOwnLeaseNs : accept.lease_ns});
+    NodesListed listed;
+    for (const auto& [other, other_description] : known_) {
+      Tell(link, News(other, other_description));
+      listed.nodes.push_back(other);
     }
+    Tell(link, listed);
+    member_.Adopt(link, node, Now());
   }
   std::vector<GlobalAction> decided;
   if (here_.insert(node).second) {
@@ -796,12 +549,9 @@ void SimulatedNode::Dead(const DeclareDead& news) {
   accepted_.erase(news.node);
   if (here_.erase(news.node) > 0) scheduler_->Handle(NodeLeft{news.node}, decided);
   std::erase_if(wishes_, [&](const auto& wish) { return wish.first.first == news.node; });
-  for (auto& [number, peer] : peers_) {
-    if (peer.joining && peer.node && peer.node != news.node) {
-      SendBytes(peer, EncodeNodeMessage(NodeVanished{news.node, news.why}));
-    }
-  }
-  Vanish(news.node, news.why);
+  known_.erase(news.node);
+  told_jobs_.erase(news.node);
+  TellAllBut(news.node, NodeVanished{news.node, news.why});
   Perform(std::move(decided));
 }
 
@@ -870,7 +620,6 @@ void SimulatedNode::Opened(uint64_t epoch, std::vector<std::pair<NodeNumber, Nod
                            NodeNumber next) {
   epoch_ = epoch;
   if (epoch > 1) world_.node_coverage.Did("the head was started again");
-  Listen();
   membership_ = std::make_unique<Membership>(Membership::Config{.epoch = epoch,
                                                                 .protocol = kNodeProtocolVersion,
                                                                 .lease_ns = SimulatedCluster::kLeaseNs,
@@ -880,16 +629,12 @@ void SimulatedNode::Opened(uint64_t epoch, std::vector<std::pair<NodeNumber, Nod
   membership_->faults = world_.options.membership_faults;
   scheduler_ = std::make_unique<GlobalScheduler>();
   scheduler_->faults = world_.options.global_faults;
-  for (const auto& [node, description] : members) nodes_[node] = description;
+  known_ = {members.begin(), members.end()};
+  for (const auto& [node, description] : known_) Tell(Member::kOwnLink, News(node, description));
   std::vector<MembershipAction> actions;
   membership_->Handle(MembersRestored{std::move(members), next, 0, Now()}, actions);
-  JoinAsked self{.link = next_peer_++, .protocol = kNodeProtocolVersion, .now_ns = Now(), .own = true};
-  self.node = {identity_, "machine-0", Address(0, kHeadPort), {{"CPU", machine_.cpus * kResourceUnit}}, {}};
-  if (machine_.gpus > 0) self.node.resources.emplace_back("gpu", machine_.gpus * kResourceUnit);
-  self_ = head_ = membership_->next_number();
-  own_link_ = self.link;
-  membership_->Handle(self, actions);
   Perform(std::move(actions));
+  if (!member_.Start(Now())) world_.Fail("the head's own node cannot listen");
 }
 
 void SimulatedNode::Commit(WriteBatch batch, std::function<void()> then) {
@@ -940,11 +685,9 @@ void SimulatedNode::PumpStore() {
 // ---- rest ---------------------------------------------------------------------------------------------------------
 
 void SimulatedNode::CheckRest() const {
-  const std::string who = "at rest, node " + std::to_string(self_.value);
-  if (frozen()) world_.Fail(who + " stands still");
-  for (const auto& [node, flow] : flows_) {
-    if (flow.kept_messages() > 0) world_.Fail(who + " keeps messages to node " + std::to_string(node.value));
-  }
+  const std::string node = "at rest, node " + std::to_string(self().value);
+  if (member_.frozen()) world_.Fail(node + " stands still");
+  if (member_.kept_messages() > 0) world_.Fail(node + " keeps messages to other nodes");
   if (!is_head()) return;
   if (scheduler_->wish_count() != 0) world_.Fail("at rest, the head still knows wishes");
   if (!changes_.empty()) world_.Fail("at rest, changes wait for the control store");
@@ -954,13 +697,13 @@ void SimulatedNode::CheckRest() const {
 }
 
 std::string SimulatedNode::Describe() const {
-  std::string text = "machine " + std::to_string(machine_.number) + ": node " + std::to_string(self_.value) +
-                     (is_head() ? " (head)" : "") + (frozen() ? " frozen" : "") + ", knows";
-  for (const auto& [node, other] : nodes_) text.append(" ").append(std::to_string(node.value));
-  text += head_link_ != 0 || is_head() ? "" : ", no link to the head";
-  for (const auto& [node, flow] : flows_) {
-    text.append(", flow with ").append(std::to_string(node.value));
-    text.append(" keeps ").append(std::to_string(flow.kept_messages()));
+  std::string text = "machine " + std::to_string(machine_.number) + ": node " + std::to_string(self().value) +
+                     (is_head() ? " (head)" : "") + (member_.frozen() ? " frozen" : "") + ", knows";
+  for (const auto& [node, other] : nodes()) text.append(" ").append(std::to_string(node.value));
+  text += member_.linked_to_head() ? "" : ", no link to the head";
+  for (const auto& [node, other] : nodes()) {
+    if (member_.KeptBytes(node) == 0) continue;
+    text += ", keeps " + std::to_string(member_.KeptBytes(node)) + " bytes for " + std::to_string(node.value);
   }
   if (scheduler_) {
     text.append(", wishes ").append(std::to_string(scheduler_->wish_count()));

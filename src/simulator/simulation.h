@@ -18,15 +18,15 @@
 #include <string>
 
 #include "actors/actor_directory.h"
+#include "cluster/message_flow.h"
+#include "cluster/node_lease.h"
 #include "head/membership.h"
-#include "head/node_lease.h"
 #include "node/sent_wishes.h"
 #include "runtime/owner.h"
 #include "runtime/worker_machine.h"
 #include "scheduling/global_scheduler.h"
 #include "scheduling/local_scheduler.h"
 #include "simulator/coverage.h"
-#include "transport/message_flow.h"
 
 namespace weft::core {
 

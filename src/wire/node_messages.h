@@ -297,7 +297,7 @@ struct ProgramDenied {
   std::string why;
 };
 
-// ---- of the flow itself (transport/message_flow.h)
+// ---- of the flow itself (cluster/message_flow.h)
 struct FlowTaken {  // the first message over a link by who takes messages over it, and again from time to time
   uint64_t through = 0;
 };

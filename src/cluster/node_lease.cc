@@ -1,4 +1,4 @@
-#include "head/node_lease.h"
+#include "cluster/node_lease.h"
 
 #include <algorithm>
 #include <utility>

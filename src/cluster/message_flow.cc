@@ -1,4 +1,4 @@
-#include "transport/message_flow.h"
+#include "cluster/message_flow.h"
 
 #include <algorithm>
 #include <utility>
