@@ -12,8 +12,8 @@
 // and other actors, returned and put. The actor ends when the last handle is gone and the calls have run, unless it is
 // detached; then its destructor runs.
 //
-// A constructor's arguments travel as what they are: numbers, strings, containers. A Ref<T> among them arrives as its
-// value if the class can be made from that, else as the reference itself.
+// A constructor's arguments keep their types: numbers, strings, containers. A Ref<T> among them arrives as its value if
+// the class can be made from that, otherwise as the reference itself.
 #pragma once
 
 #include <cstddef>
@@ -36,14 +36,14 @@ struct ActorOptions {
   double memory = 0;                                           // bytes, for scheduling
   std::vector<std::pair<std::string, double>> resources = {};  // your own, as declared in init
   int max_restarts = 0;           // after a crash; the constructor runs again; -1: no limit
-  int max_task_retries = 0;       // of calls that a crash cut off, if the actor restarts; -1: no limit
-  bool retry_exceptions = false;  // calls that throw are tried again as well
+  int max_task_retries = 0;       // of calls that a crash interrupted, if the actor restarts; -1: no limit
+  bool retry_exceptions = false;  // also retry calls that throw
   int max_concurrency = 1;        // calls at once, each on a thread of its own
   std::vector<std::pair<std::string, int>> concurrency_groups = {};  // calls at once in each (CallOptions)
   int max_pending_calls = -1;                                        // of one process; -1: any number
-  std::string name = {};                                             // to be found by get_actor
+  std::string name = {};                                             // for get_actor
   std::optional<std::string> name_space = std::nullopt;              // of the name; the session's unless set
-  bool detached = false;                                             // lives until it is killed, also without handles
+  bool detached = false;                                             // lives until it is killed, even without handles
   bool get_if_exists = false;                                        // an actor of that name instead of a new one
   bool allow_out_of_order_execution = false;  // a call that waits for its arguments lets later ones pass
   SchedulingStrategy scheduling_strategy = Default{};
@@ -94,7 +94,7 @@ struct ConstructorBody {
   }
 };
 
-// As what an argument of a constructor arrives.
+// The type as which an argument of a constructor arrives.
 template <class A>
 struct Arriving {
   using Type = A;
@@ -327,7 +327,7 @@ Actor<T> current_actor() {
 // In a method: ends the actor, without a restart, after this call, which fails with ActorDiedError.
 [[noreturn]] void exit_actor();
 
-// Ends the actor at once; pending calls fail with ActorDiedError. no_restart = false: as a crash would.
+// Ends the actor at once; pending calls fail with ActorDiedError. no_restart = false: like a crash, so it may restart.
 struct KillOptions {
   bool no_restart = true;
 };
@@ -336,11 +336,11 @@ void kill(const Actor<T>& actor, const KillOptions& options = {}) {
   detail::KillActor(detail::ActorAccess::Checked(actor), options.no_restart);
 }
 
-// The task or call that makes this object does not begin any more, or is asked to end (this_task::is_cancelled; a wait
-// for objects ends by itself); get then throws TaskCancelledError. force: its process is ended (tasks only).
+// Cancels the task or call that makes this object: it does not begin, or is asked to end (this_task::is_cancelled;
+// waits for objects end at once). get then throws TaskCancelledError. force: ends its process (tasks only).
 struct CancelOptions {
   bool force = false;
-  bool recursive = true;  // also what it has called itself
+  bool recursive = true;  // also cancels what it has started
 };
 template <class T>
 void cancel(const Ref<T>& ref, const CancelOptions& options = {}) {

@@ -1,5 +1,5 @@
-// Arrays of numbers or plain structs in shared memory: written once in place, then looked at by every process without
-// a copy.
+// Arrays of numbers or plain structs in shared memory: written once in place, then read by every process without a
+// copy.
 //
 //   Array<float> x = empty<float>(n);            // room in the store, to be filled; or empty<float>({rows, columns})
 //   Ref<Array<float>> ref = put(std::move(x));   // no copy
@@ -9,8 +9,8 @@
 // Array<T> can be moved; Array<const T> can be copied, which shares the memory. Both convert to std::span.
 //
 // Elements are integers, float, double, bool, std::byte, std::complex, and structs (aggregates) of these, of each other
-// and of std::array. A struct is a structured NumPy array with the fields f0, f1, ...; one that comes from Python has
-// any names, but its types, offsets and size must be those of the struct here. Arrays that lie column by column
+// and of std::array. A struct is a structured NumPy array with the fields f0, f1, ...; one that comes from Python may
+// have other names, but its types, offsets and size must be those of the struct here. Arrays that lie column by column
 // (Fortran's order) are copied into rows when they are read. Python's bytes are read as std::span<const std::byte>.
 #pragma once
 
@@ -85,7 +85,7 @@ constexpr bool IsElement(bool inside) {
 template <class T>
 inline constexpr bool kIsElement = IsElement<T>(false);
 
-// Whether a value can be copied, which std::is_copy_constructible does not say of containers of what cannot.
+// Whether a value can be copied; std::is_copy_constructible does not say so for containers of uncopyable elements.
 template <class T, class... Seen>
 constexpr bool CanCopy();
 template <class Tuple, class... Seen>
@@ -108,7 +108,7 @@ constexpr bool CanCopy() {
     return CanCopyEach<SaidFields<T>, T, Seen...>::Check();
   } else if constexpr (std::is_class_v<T> && std::is_aggregate_v<T> &&
                        requires { typename Codec<T>::NobodyWroteOne; }) {
-    // What cannot be taken apart is refused elsewhere, with a reason.
+    // Structs that cannot be taken apart are refused elsewhere, with a reason.
     if constexpr (HasBase<T>()) {
       return false;
     } else if constexpr (HasCArray<T>() || CountFields<T>() > kMaxFields) {
@@ -161,7 +161,7 @@ const char* ElementType() {
 
 inline Shape RowShape(size_t size) { return {1, {size}}; }
 
-// What Array<T> and Array<const T> share: a counted block and a place in it.
+// The common part of Array<T> and Array<const T>: a counted block and a place in it.
 template <class T>
 class ArrayBase {
  public:
@@ -173,7 +173,7 @@ class ArrayBase {
   bool empty() const noexcept { return size_ == 0; }
   std::span<const size_t> shape() const noexcept { return {shape_.lengths, shape_.dimensions}; }
   size_t shape(size_t dimension) const { return shape()[dimension]; }
-  // The element at a place in all dimensions. Not checked, but for the number of dimensions.
+  // The element at an index in each dimension. Only the number of dimensions is checked.
   template <std::integral... I>
   T& operator()(I... indices) const {
     if (sizeof...(I) != shape_.dimensions) ThrowWrongIndices(shape_.dimensions, sizeof...(I));
@@ -251,7 +251,7 @@ class Array : public detail::ArrayBase<T> {
   using detail::ArrayBase<T>::ArrayBase;
 };
 
-// A view that keeps what it looks at.
+// A view that keeps its memory alive.
 template <class T>
 class Array<const T> : public detail::ArrayBase<const T> {
  public:
@@ -310,7 +310,7 @@ Array<T> empty(std::initializer_list<size_t> shape) {
 
 namespace detail {
 
-// Types whose values are rows of numbers: they are passed to each other's parameters, and large ones as arrays.
+// Types whose values are rows of numbers: each can be passed to a parameter of another, and large ones go as arrays.
 template <class T>
 struct RowOf {
   using Element = void;
@@ -338,7 +338,7 @@ inline constexpr bool kIsRow = !std::is_void_v<typename RowOf<T>::Element>;
 template <class T>
 inline constexpr bool kIsArray = RowOf<T>::kArray;
 
-// Up to this length a vector of numbers is a list, for Python as for us; beyond it, an array.
+// Up to this length a vector of numbers is a list, also for Python; beyond that it is an array.
 inline constexpr size_t kMaxListItems = 64;
 
 // What decoding a T gives.

@@ -1,4 +1,4 @@
-// Who and where this code is: task, actor, process, node; and what the session has.
+// Where this code runs: task, actor, process, node; and what the session has.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace weft {
 
-// All ids are hexadecimal. What does not apply is empty.
+// All ids are hexadecimal. Fields that do not apply are empty.
 struct Context {
   std::string job_id;     // the driver whose program this is
   std::string node_id;    // the machine
@@ -35,10 +35,10 @@ struct NodeInfo {
   std::map<std::string, std::string> labels;
   std::string death_reason;  // if it is not alive
 };
-// The nodes of the cluster, one of a private session, in the order in which they came; also those that have gone.
+// The nodes of the cluster (one in a private session), in the order in which they came, including those that are gone.
 std::vector<NodeInfo> nodes();
 
-// What all machines have together, and what of it is free now, without what is used up.
+// What all machines have together, and how much is free now, without resources that are used up.
 std::map<std::string, double> cluster_resources();
 std::map<std::string, double> available_resources();
 
@@ -46,7 +46,7 @@ namespace this_task {
 
 // Whether this task or call was cancelled and should end soon.
 bool is_cancelled() noexcept;
-// Throws TaskCancelledError if so; let it pass, so that the task ends as cancelled.
+// Throws TaskCancelledError if so; do not catch it, so that the task ends as cancelled.
 void check_cancelled();
 // Sleeps; ends early by throwing TaskCancelledError if the task is cancelled.
 void sleep_for(std::chrono::nanoseconds duration);

@@ -3,7 +3,7 @@
 //   weft::Async<int> sum(Ref<int> a, Ref<int> b) { co_return co_await a + co_await b; }
 //   int s = sum(x, y).get();
 //
-// A coroutine that waits holds no thread; it goes on, when the value is there, on a thread of weft's, one for all of a
+// A coroutine that waits holds no thread. When the value is there, it goes on in weft's thread, one for the whole
 // process: do not block in it (in particular not with get of something that is not ready).
 #pragma once
 
@@ -39,7 +39,7 @@ class RefAwaiter {
   Ref<T> ref_;
 };
 
-// What a coroutine leaves for those who wait for it.
+// What a coroutine leaves for its waiters.
 template <class T>
 struct AsyncState {
   using Stored = std::conditional_t<std::is_void_v<T>, std::monostate, T>;
@@ -71,7 +71,7 @@ template <class T>
 struct AsyncPromiseBase {
   std::shared_ptr<AsyncState<T>> state = std::make_shared<AsyncState<T>>();
   std::suspend_never initial_suspend() noexcept { return {}; }
-  // The frame is gone before anybody is told.
+  // The frame is gone before any waiter is told.
   struct Last {
     bool await_ready() noexcept { return false; }
     template <class Promise>
@@ -96,7 +96,7 @@ detail::RefAwaiter<T> operator co_await(Ref<T> ref) {
   return detail::RefAwaiter<T>(std::move(ref));
 }
 
-// The result of a coroutine, which begins at once and runs on its own even if nobody keeps this. Awaited or got once.
+// The result of a coroutine, which begins at once and runs on even if this is destroyed. Await it or get it once.
 template <class T>
 class [[nodiscard]] Async {
  public:
@@ -107,8 +107,8 @@ class [[nodiscard]] Async {
     std::lock_guard lock(state_->mutex);
     return state_->done;
   }
-  // Blocks until the coroutine has ended; throws what it threw. In a task: as weft::get, others may use its CPU
-  // meanwhile, and it throws TaskCancelledError if the task is cancelled.
+  // Blocks until the coroutine has ended; throws what it threw. In a task, as with weft::get, other tasks may use its
+  // CPU meanwhile, and it throws TaskCancelledError if the task is cancelled.
   T get() {
     if (!ready() && detail::WaitInTask(state_->done)) return state_->Take();
     std::unique_lock lock(state_->mutex);
@@ -162,8 +162,8 @@ Result<Decoded<T>> TryReadAtEnd(const Ref<T>& ref) {
 
 }  // namespace detail
 
-// Calls back with the Result, once it is there, on weft's thread; if the session ends before, with that failure. What
-// the callback throws ends the program.
+// Calls back with the Result, once it is there, on weft's thread; if the session ends before, with that failure. An
+// exception of the callback ends the program.
 template <class T, class Callback>
 void on_ready(Ref<T> ref, Callback callback) {
   struct Waiting {

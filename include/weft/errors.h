@@ -1,4 +1,4 @@
-// Everything that weft throws for something that happened while it worked; Python's API has the same tree.
+// Everything that weft throws for errors at run time; Python's API has the same tree.
 //
 //   WeftError (a std::runtime_error)
 //   ├── TaskError                       the task's own code threw; type_name() says what
@@ -10,7 +10,7 @@
 //   ├── ObjectLostError                 every copy of the object is gone
 //   │   ├── OwnerDiedError              the process that owned the reference died
 //   │   └── ReconstructionFailedError   the object was lost and could not be computed again
-//   ├── ObjectStoreFullError            no room in shared memory, also after waiting
+//   ├── ObjectStoreFullError            no room in shared memory, even after waiting
 //   ├── OutOfDiskError                  no room on disk for spilled objects
 //   ├── OutOfMemoryError                the worker was ended to save the machine from running out of memory
 //   ├── NodeDiedError                   a machine is gone
@@ -34,7 +34,7 @@
 
 namespace weft {
 
-// Caught in other libraries than the one that throws, also by code that is compiled with everything hidden.
+// Libraries catch what other libraries throw, even if they are compiled with hidden symbols.
 #pragma GCC visibility push(default)
 
 class WeftError : public std::runtime_error {
@@ -48,7 +48,7 @@ class WeftError : public std::runtime_error {
 //     if (error.is<std::out_of_range>()) ...   // or a class derived from it
 //   }
 //
-// A task that lets pass what it got from another task's result passes on the first error, with its own stack below.
+// A task that does not catch the error of another task's result passes on that first error, with its own stack below.
 class TaskError : public WeftError {
  public:
   TaskError(std::string type_name, std::string message, std::string function_name, int pid, std::string stack = {},
@@ -63,7 +63,7 @@ class TaskError : public WeftError {
   // The names of the classes that the exception's class is derived from.
   const std::vector<std::string>& bases() const noexcept { return bases_; }
 
-  // Whether the exception was of this class or of one derived from it, by name: nothing of it but its text is here.
+  // Whether the exception was of this class or of one derived from it, by name: only its text is here.
   template <class E>
   bool is() const {
     return is(typeid(E));

@@ -11,7 +11,7 @@
 // Python: tasks = weft.cpp.library("libtasks.so"); tasks.norm.remote(numpy_array); tasks.Counter.remote(10).
 // C++ programs that link with the library need none of this: they name the functions themselves.
 //
-// A name is used once in a library; a second one is an error when the library is loaded, which names both places.
+// A name may be used once in a library; using it twice is an error when the library is loaded, which names both places.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@
 namespace weft {
 namespace detail {
 
-// What a type is called in Python's annotations.
+// The name of a type in Python's annotations.
 template <class T>
 std::string PythonType();
 
@@ -111,7 +111,7 @@ struct ExportList {
 void AddExports(const ExportList* list) noexcept;
 void RemoveExports(const ExportList* list) noexcept;
 
-// Where a name is given. std::source_location says the same, but Clang has it only from version 16 on.
+// Where a name is given. Like std::source_location, which Clang has only from version 16 on.
 struct Place {
   const char* file;
   uint32_t line;
@@ -143,7 +143,7 @@ Methods<F...> methods(Name... names) {
   return {{std::string(names)...}};
 }
 
-// What a shared library offers. Make one in a static variable of the library.
+// The exports of a shared library. Make one in a static variable of the library.
 class Library {
  public:
   explicit Library(std::string text = {}) { list_.text = std::move(text); }
@@ -163,7 +163,7 @@ class Library {
     list_.exports.push_back(detail::Describe<detail::FunctionBody<F>>(name, where));
     return std::move(*this);
   }
-  // A class, with the parameters of the constructor that others call.
+  // A class, with the parameters of the constructor that other languages call.
   template <class T, class... P, auto... F>
   Library&& actor(std::string_view name, const Methods<F...>& methods = Methods<>{},
                   detail::Place where = detail::Place::Here()) && {

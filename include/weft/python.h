@@ -5,9 +5,9 @@
 //   auto c = weft::python::actor("counters", "Counter")(10);
 //   Ref<int> v = c.call<int>("increment", 2);
 //
-// They run in Python workers, which are started when they are first needed: `python3` (or InitOptions::python, or
+// They run in Python workers, which start when they are first needed: `python3` (or InitOptions::python, or
 // WEFT_PYTHON) must have weft installed. Modules are found from the driver's working directory and PYTHONPATH. Results
-// arrive as the C++ type that is asked for, or get throws ValueTypeError; exceptions arrive as TaskError with Python's
+// arrive as the requested C++ type, or get throws ValueTypeError; exceptions arrive as TaskError with Python's
 // traceback in stack(). A Ref among the arguments arrives as its value.
 #pragma once
 
@@ -50,7 +50,7 @@ struct PythonAccess;
 
 namespace python {
 
-// R is what it returns; weft::Returns<A, B> if it returns two values, as objects of their own.
+// R is the type that it returns; weft::Returns<A, B> if it returns two values, each an object of its own.
 template <class R>
 class Function {
  public:
@@ -77,7 +77,7 @@ Function<R> function(std::string module, std::string name, TaskOptions options =
   return Function<R>(std::move(module), std::move(name), std::move(options));
 }
 
-// A handle of a Python actor. Also of one that Python has made: it is passed as an argument or found by its name.
+// A handle of a Python actor, even of one that Python has made, passed as an argument or found by name.
 class Actor {
  public:
   Actor() = default;

@@ -1,5 +1,5 @@
-// Ref<T>: the name of a value that is there, or will be when its task has run. Small, copied freely; the value lives as
-// long as any Ref to it, in any process. Also put, get, try_get and wait. All may be called on any thread.
+// Ref<T>: names a value that is there, or will be when its task has run. Small, copied freely; the value lives as long
+// as any Ref to it, in any process. Also put, get, try_get and wait. All may be called on any thread.
 #pragma once
 
 #include <chrono>
@@ -87,7 +87,7 @@ struct Codec<Ref<T>> {
   static Ref<T> Decode(Decoder& in) {
     detail::Tag tag = in.NextTag();
     if (tag == detail::Tag::kTuple || tag == detail::Tag::kList) {
-      // As Python passes a reference that is not to become its value: alone in a list.
+      // Like Python passes a reference that must not become its value: alone in a list.
       if (size_t found = in.Count(); found != 1) detail::ThrowWrongLength(1, found);
       tag = in.NextTag();
     }
@@ -100,7 +100,7 @@ struct Codec<Ref<T>> {
   }
 };
 
-// What try_get gives: the value, or why there is none.
+// The result of try_get: the value, or why there is none.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -273,8 +273,8 @@ struct WaitResult {
   std::vector<Ref<T>> ready, rest;
 };
 
-// Waits until num_returns of them have ended (in a value or in an error) or the time is up. At most num_returns are
-// called ready; both lists keep the order.
+// Waits until num_returns of them have ended (in a value or in an error) or the time is up. At most num_returns count
+// as ready; both lists keep the order.
 template <class T>
 WaitResult<T> wait(const std::vector<Ref<T>>& refs, const WaitOptions& options = {}) {
   auto objects = detail::ObjectsOf(refs);

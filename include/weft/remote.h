@@ -8,7 +8,7 @@
 // overloads name one by a cast. A member function is called on an actor: remote<&Counter::increment>(counter, 2). An
 // argument is anything that converts to the parameter, or a Ref to it: the task then starts when the value is there. A
 // parameter of type Ref<T> asks for the reference itself. A parameter of type std::span<const T> or Array<const T>
-// looks at the array where it lies. A Returns<A, B> gives a Ref for each; void gives a Ref<void>.
+// reads the array in place. A Returns<A, B> gives a Ref for each; void gives a Ref<void>.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +34,8 @@ struct Returns : std::tuple<T...> {
 };
 
 // Where tasks and actors run, beyond their resources.
-struct Default {};  // on the node that asks while it has room
-struct Spread {};   // each on the node where the longest ago something was placed
+struct Default {};  // on the submitter's node while it has room
+struct Spread {};   // in turn: each on the node that was chosen least recently
 struct NodeAffinity {
   std::string node_id;  // NodeInfo::id or Context::node_id
   bool soft = false;    // another node if that one has gone or is too small; otherwise UnschedulableError
@@ -50,16 +50,16 @@ struct TaskOptions {
   double memory = 0;                                           // bytes, for scheduling
   std::vector<std::pair<std::string, double>> resources = {};  // your own, as declared in init
   std::optional<int> max_retries = std::nullopt;  // after a crash of the worker; 3 unless set; -1: no limit
-  bool retry_exceptions = false;                  // also if the function throws
+  bool retry_exceptions = false;                  // also retry if the function throws
   std::string name = {};                          // for messages; the function's unless set
   SchedulingStrategy scheduling_strategy = Default{};
   LabelSelector label_selector = {};
 };
 
-// Of one call of an actor's method; what is not set is as the actor's options say.
+// Options of one call of an actor's method; unset ones are as in the actor's options.
 struct CallOptions {
   std::optional<int> max_task_retries = std::nullopt;   // after a crash of the actor, if it restarts; -1: no limit
-  std::optional<bool> retry_exceptions = std::nullopt;  // also if the method throws
+  std::optional<bool> retry_exceptions = std::nullopt;  // also retry if the method throws
   std::string concurrency_group = {};
   std::string name = {};  // for messages; the method's unless set
 };
@@ -114,7 +114,7 @@ constexpr bool IsFunction() {
   }
 }
 
-// The same, in a way that the compiler does not see through: the function stays one, and has a line in the stack of an
+// The same, in a way that the compiler cannot inline: the function stays a function, with a line in the stack of an
 // exception.
 template <auto F>
 auto OpaquePointer() {
@@ -126,7 +126,7 @@ auto OpaquePointer() {
 template <auto F>
 using Signature = SignatureOf<decltype(FunctionPointer<F>())>;
 
-// What stands for the template parameter after `mark` in the text of __PRETTY_FUNCTION__.
+// The template parameter's text after `mark` in __PRETTY_FUNCTION__.
 constexpr std::string_view NameIn(std::string_view text, std::string_view mark) {
   size_t begin = text.find(mark);
   if (begin == std::string_view::npos) return text;
@@ -152,7 +152,7 @@ constexpr std::string_view TypeName() {
   return NameIn(__PRETTY_FUNCTION__, "T = ");
 }
 
-// ---- parameters: what is kept for one between decoding and the call
+// ---- parameters: what is kept of one between decoding and the call
 
 template <class T>
 inline constexpr bool kIsRef = false;
@@ -183,7 +183,7 @@ struct Parameter<std::string_view> {
   using Kept = std::string;
   static std::string_view Pass(Kept& kept) { return kept; }
 };
-// Views by reference are views all the same.
+// Views by reference are views too.
 template <class T>
 struct Parameter<const std::span<const T>&> : Parameter<std::span<const T>> {};
 template <class T>
@@ -311,7 +311,7 @@ decltype(auto) PassCopy(typename Parameter<P>::Kept& kept) {
   }
 }
 
-// ---- what is called on the worker's side: a function, a method (actor.h) or a constructor (actor.h)
+// ---- what the worker calls: a function, a method (actor.h) or a constructor (actor.h)
 
 template <auto F>
 struct FunctionBody {
@@ -441,8 +441,8 @@ struct ResultOf<Returns<T...>> {
 };
 
 // The entry in the program's table. Its address is its identity, so functions of the same name in different files are
-// different functions. Hidden, so that each library and executable has its own entry for a function of a header: else
-// it would depend on the order of loading which of them has it.
+// different functions. Hidden, so that each library and executable has its own entry for a function of a header:
+// otherwise the order of loading would decide which of them has it.
 template <class Body>
 struct [[gnu::visibility("hidden")]] Registered {
   using Code = Trampoline<Body, std::make_index_sequence<std::tuple_size_v<typename Body::Parameters>>>;

@@ -1,4 +1,4 @@
-// Several nodes on one machine, for tests of programs that are to run on a cluster. Included apart.
+// Several nodes on one machine, for tests of programs that will run on a cluster. Include it separately.
 //
 //   weft::testing::Cluster cluster({.num_cpus = 2});
 //   auto node = cluster.add_node({.num_cpus = 1, .resources = {{"lamp", 1}}});
@@ -10,7 +10,7 @@
 // behind, on disk or in memory, even if the program that made the cluster is killed: its nodes end when it ends.
 // End the session before the cluster: declare it after.
 //
-// Any thread, one at a time. What goes wrong is thrown as WeftError, wrong arguments as std::invalid_argument.
+// Any thread, one at a time. Failures throw WeftError, wrong arguments std::invalid_argument.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@
 
 namespace weft::testing {
 
-struct NodeOptions {  // as `weft start` has them
+struct NodeOptions {  // as of `weft start`
   int num_cpus = 1;
   int num_gpus = 0;
   std::vector<std::pair<std::string, double>> resources = {};
@@ -40,7 +40,7 @@ class Node {
   int pid() const;  // of its node daemon
   bool is_head() const;
   bool alive() const;       // whether its daemon runs
-  std::string log() const;  // what its daemon had to say
+  std::string log() const;  // of its daemon
 
  private:
   friend class Cluster;
@@ -66,12 +66,12 @@ class Cluster {
   // Kills its daemon (SIGKILL), as if its machine had lost power; its workers end too. The others notice within a
   // second: wait_for_nodes waits for that.
   void kill_node(const Node& node);
-  // Ends it in order, as `weft stop` does.
+  // Ends it normally, as `weft stop` does.
   void remove_node(const Node& node);
-  // Until the head counts so many living nodes; by default those that run. Throws WeftError if it does not in time.
+  // Waits until the head counts so many living nodes; by default the running ones. Throws WeftError after the timeout.
   void wait_for_nodes(std::optional<size_t> count = std::nullopt,
                       std::chrono::nanoseconds timeout = std::chrono::seconds(10));
-  // Ends all nodes and what they have started. Returns when they are gone; does nothing the second time.
+  // Ends all nodes and all that they have started. Returns when they are gone; does nothing the second time.
   void shutdown() noexcept;
 
  private:

@@ -1,4 +1,4 @@
-// Which C++ values can be passed, returned and put, and how they look as bytes (the same as Python's, docs/formats.md).
+// Which C++ values can be passed, returned and put, and their bytes (the same as Python's, docs/formats.md).
 //
 //   in C++                                          in Python
 //   bool, integers, float, double, enums            bool, int, float, int
@@ -21,14 +21,14 @@
 //   weft::Ref<T>                                    a reference
 //   weft::Array<T> (array.h)                        a NumPy array; not inside other values
 //
-// Containers and pointers are known by what they can do, so those of other libraries that look like the standard ones
-// work too. Structs have up to 32 fields, no base classes and no C arrays (std::array instead). Types that can only be
-// moved are values like others.
+// Containers and pointers are recognised by their interface, so those of other libraries that look like the standard
+// ones work too. Structs have up to 32 fields, no base classes and no C arrays (std::array instead). Types that can
+// only be moved are values like others.
 //
-// A type of your own says its fields, in one function beside or inside it that serves both ways:
+// A type of your own names its fields, in one function beside or inside it that serves both directions:
 //   friend auto weft_fields(Account& a) { return std::tie(a.owner_, a.cents_); }
-// It is then received by its default constructor and assignment or, if it has none, by its constructor from the fields.
-// A derived class needs one of its own. For full control specialise weft::Codec<T> with
+// On arrival it is made by its default constructor and assignment or, if it has none, by its constructor from the
+// fields. A derived class needs a function of its own. For full control specialise weft::Codec<T> with
 //   static void Encode(Encoder& out, const T& value);   // usually Codec<U>::Encode of something simpler
 //   static T Decode(Decoder& in);
 #pragma once
@@ -124,7 +124,7 @@ inline constexpr bool kIsCharacter = std::is_same_v<T, wchar_t> || std::is_same_
 
 namespace detail {
 
-// A type that says its fields.
+// A type that names its fields.
 template <class T>
 concept SaysFields = requires(T& value) { weft_fields(value); };
 template <class T>
@@ -138,12 +138,12 @@ inline constexpr bool kIsMadeFrom<T, std::tuple<F...>> = std::is_constructible_v
 template <class T>
 inline constexpr bool kIsArrayType = false;  // weft::Array, which is no part of other values
 
-// A std::mutex, a std::atomic, and what has one: it stays where it was made.
+// A std::mutex, a std::atomic, or a type that contains one: it cannot be moved.
 template <class T>
 inline constexpr bool kStays =
     std::is_object_v<T> && !std::is_array_v<T> && !std::is_abstract_v<T> && !std::is_move_constructible_v<T>;
 
-// Which Codec a struct has that nobody wrote one for.
+// The Codec of a struct without one of its own.
 template <class T>
 constexpr bool CheckStruct() {
   static_assert(!std::is_pointer_v<T>,
@@ -306,7 +306,7 @@ struct Codec<std::u8string> {
 
 namespace detail {
 
-// ---- types that are known by what they can do
+// ---- types that are recognised by their interface
 
 template <class T>
 concept Container = !SaysFields<T> && !requires(T& c) { c.c_str(); } && requires(T& c) {
@@ -353,7 +353,7 @@ concept PathLike = !SaysFields<T> && requires(const T& path) {
   { path.lexically_normal() } -> std::same_as<T>;
 };
 
-// What Python can put into a set, as far as is known here.
+// Types that Python can put into a set, as far as this header knows.
 template <class T>
 inline constexpr bool kIsScalar =
     (std::is_arithmetic_v<T> && !kIsCharacter<T>) || std::is_enum_v<T> || std::is_same_v<T, std::string>;
@@ -640,7 +640,7 @@ struct NoneCodec {
   }
 };
 
-// Which of a few kinds an item of this type is, to be known by its tag alone; 0: another.
+// Which of a few kinds, recognised by the tag alone, an item of this type is; 0: another.
 template <class T>
 constexpr int PlainKind() {
   if (std::is_same_v<T, std::monostate> || std::is_same_v<T, std::nullopt_t>) return 1;

@@ -1,8 +1,8 @@
 // weft: tasks, actors and objects of one program over many processes. This is all a user includes.
 //
 // Read on in session.h (init), remote.h (tasks), actor.h (actors), ref.h (put, get, wait), coroutine.h (co_await),
-// array.h (arrays in place), value.h (which types can be passed), context.h (who and where this code is),
-// errors.h and version.h (weft::version). library.h, for libraries of tasks that Python calls, is included apart.
+// array.h (arrays in place), value.h (which types can be passed), context.h (where this code runs),
+// errors.h and version.h (weft::version). library.h, for libraries of tasks that Python calls, is included separately.
 #pragma once
 
 #include "weft/actor.h"      // IWYU pragma: export

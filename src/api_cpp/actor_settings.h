@@ -1,4 +1,4 @@
-// How a C++ actor is described in bytes: to its process, and to its callers.
+// The bytes that describe a C++ actor to its process and to its callers.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace weft::detail {
 
-// For its process, beside its constructor (DefinedTemplate::actor_options): calls at once; the same in each concurrency
-// group; its name; what callers know of it.
+// For its process, beside its constructor (DefinedTemplate::actor_options): how many calls at once; the same for each
+// concurrency group; its name; what callers know about it.
 using ActorSettings = std::tuple<uint32_t, std::vector<std::pair<std::string, uint32_t>>, std::string, std::string>;
 std::string PackActorSettings(const ActorSettings& settings);
 
@@ -23,8 +23,8 @@ using ActorMethod = std::tuple<std::string, uint32_t, std::string>;
 ActorMethod DescribeMethod(const Export& method);
 
 // For its callers, with every handle: its class as C++ writes it, max_pending_calls, max_task_retries,
-// retry_exceptions; if other languages know the class, its name there and its methods, else empty. So nobody needs the
-// library who only calls the actor.
+// retry_exceptions; if other languages know the class, its name there and its methods, otherwise empty. So a program
+// that only calls the actor does not need the library.
 using ActorInfoFields = std::tuple<std::string, int32_t, int32_t, bool, std::string, std::vector<ActorMethod>>;
 std::string PackActorInfo(const ActorInfoFields& content);
 

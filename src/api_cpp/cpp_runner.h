@@ -1,10 +1,10 @@
 // The C++ half of a worker: finds the function or method that a task names, makes its arguments, calls it, encodes its
-// results. Keeps the actor's object, if the worker is one.
+// results. Keeps the actor's object, if the worker is an actor's.
 //
 // Called by Executor on the worker's main thread; Interrupt on the link thread, with the runtime's lock held. Calls of
 // an actor with max_concurrency or concurrency groups run on threads of a pool.
 //
-// Cancelling is a flag: what waits in weft (get, wait, this_task::sleep_for) looks at it and throws; other code asks
+// Cancelling is a flag: waits in weft (get, wait, this_task::sleep_for) check it and throw; other code calls
 // this_task::is_cancelled.
 #pragma once
 
@@ -31,7 +31,7 @@ struct Returning {
   size_t inline_bytes = 0;
 };
 
-// A task or call with its arguments made.
+// A task or call with its decoded arguments.
 struct CppCall {
   core::DefinedTemplate* what = nullptr;
   FunctionRecord* function = nullptr;
@@ -42,7 +42,7 @@ struct CppCall {
   uint64_t task = 0;
   std::atomic<uint64_t> execution{0};
   uint32_t attempt = 0;
-  std::atomic<uint32_t> cancelled{0};  // the end of the number of the execution that is cancelled; a futex word
+  std::atomic<uint32_t> cancelled{0};  // the low bits of the cancelled execution's number; a futex word
   alignas(64) unsigned char small[256];
   std::unique_ptr<void, decltype(&std::free)> large{nullptr, &std::free};
 
@@ -56,7 +56,7 @@ struct CppCall {
   }
 };
 
-// What a cancelled task throws out of what it waits in; and exit_actor.
+// What a wait of a cancelled task throws; and exit_actor.
 struct Cancelled : TaskCancelledError {
   using TaskCancelledError::TaskCancelledError;
 };
@@ -116,7 +116,7 @@ extern CppRunner* g_runner;  // in a worker
 
 // In a worker of another language: C++'s half of it. Neither the session nor the runner is ever freed.
 CppRunner* JoinSession(Runtime& runtime, const std::string& name_space, core::Executor& executor);
-// When the worker is about to leave: destroys the actor, and tells the coroutines that wait of the end.
+// When the worker is about to exit: destroys the actor, and tells waiting coroutines of the end.
 void LeaveSession();
 
 }  // namespace weft::detail

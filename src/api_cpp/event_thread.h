@@ -1,11 +1,11 @@
 // The one thread of the C++ front end in a process: prints what workers print (in a driver) and calls back when objects
 // are ready, for co_await and on_ready.
 //
-// Started when first needed. Stop from any thread, also from a callback; each callback that is still due is then made,
-// once the runtime has stopped, and finds that the session has ended. The thread keeps this object, and after Stop
-// looks at nothing else: what a callback has ended may be freed when it returns.
+// Started when first needed. Stop may be called from any thread, even from a callback; each callback that is still due
+// is then made once the runtime has stopped, and finds that the session has ended. The thread keeps this object, and
+// after Stop uses nothing else: what a callback has ended may be freed when it returns.
 //
-// In a worker of another language, whose front end takes the runtime's events, it takes those that are for C++ alone.
+// In a worker of another language, whose front end takes the runtime's events, it takes only those for C++.
 #pragma once
 
 #include <memory>
@@ -33,7 +33,7 @@ class EventThread {
   void Loop();
   static void Call(Callback* callback);
 
-  Runtime& runtime_;  // not looked at after Stop
+  Runtime& runtime_;  // not used after Stop
   const core::Receiver receiver_;
   std::mutex mutex_;
   std::unordered_set<Callback*> due_;

@@ -20,11 +20,10 @@ struct LoadedLibrary {
   std::vector<const Export*> exports;
 };
 
-// Loads it, or finds it loaded. Throws WeftError that says what is wrong: no such file, no library of tasks, linked
-// against another weft, a name twice. `open_as`: another name of the same file, by which debuggers and stacks are to
-// know it.
+// Loads it, or finds it loaded. Throws a WeftError that says what is wrong: no such file, no library of tasks, linked
+// against another weft, a name twice. `open_as`: another name of the same file, for debuggers and stacks.
 LoadedLibrary LoadTaskLibrary(const std::string& path, const std::string& open_as = {});
-// The file that this lies in: the executable, or a library.
+// The file that contains this address: the executable, or a library.
 std::string FileOf(const void* place);
 
 // The exported method of a class; nullptr if there is none.

@@ -1,7 +1,8 @@
-// Which function a worker is asked for: the build id of the executable or library it lies in, and its place in there.
+// Identifies the function that a worker is asked to run: the build id of its executable or library, and its place in
+// there.
 //
-// Two builds that differ have different build ids, so a worker of another build finds nothing instead of calling the
-// wrong function. Names play no part: static functions of different files never collide.
+// Different builds have different build ids, so a worker of another build finds nothing instead of calling the wrong
+// function. Names do not matter: static functions of different files never collide.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@ namespace weft::detail {
 
 core::FunctionKey HashOf(const std::string& bytes);
 core::FunctionKey KeyOf(const FunctionRecord& function);
-// The build of the executable or library that this lies in, as text for people: its build id in hexadecimal.
+// The build of the executable or library that contains this address, for messages: its build id in hexadecimal.
 std::string BuildOf(const void* place);
 // The libraries that this process has loaded by path.
 struct LoadedModule {

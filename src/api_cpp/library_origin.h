@@ -1,9 +1,9 @@
-// Functions of libraries on their way: what they are known by on other machines, and how such a library is loaded where
-// it may not be.
+// Functions of libraries on other machines: what identifies them there, and how a library is loaded that may not be
+// there.
 //
 // A body (wire/library_body.h) is made once for each library that this process has loaded. In a cluster a worker asks
-// its daemon where the files are before it loads them, since they may lie in its cache; what it passes on then is the
-// body that it got, with the path of the machine that the library comes from.
+// its daemon where the files are before it loads them, since they may be in the daemon's cache. It passes on the body
+// that it got, with the path on the machine that the library comes from.
 //
 // Any thread.
 #pragma once
@@ -17,11 +17,11 @@ namespace weft::detail {
 
 // The body of a function as it travels: empty if it lies in the program itself, which every worker has.
 std::string BodyOf(const FunctionRecord& function);
-// Of the functions of a library.
+// The body of a library's functions.
 std::string BodyOf(const LoadedLibrary& library);
 
-// The library that a body speaks of. Throws WeftError if it cannot be loaded; VersionMismatchError if there are only
-// other builds of it; RuntimeEnvSetupError if it cannot be had, or not be used, on this node.
+// The library that a body names. Throws WeftError if it cannot be loaded; VersionMismatchError if there are only other
+// builds of it; RuntimeEnvSetupError if it is not available, or not usable, on this node.
 LoadedLibrary LoadLibraryOf(core::Runtime& runtime, const std::string& body, core::ProcessId submitter,
                             const core::Runtime::GiveUp& give_up = {});
 

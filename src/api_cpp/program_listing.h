@@ -1,9 +1,9 @@
-// The files that workers of this driver are made of, or a library of tasks, so that other nodes can tell whether they
-// have them, and ask for them if not.
+// Lists the files that workers of this driver, or a library of tasks, are made of, so that other nodes can tell whether
+// they have them, and ask for them if not.
 //
 // Called by weft::init when it joins a cluster, and when a library of tasks is loaded. Reads a few tables of each file,
-// and only files without a build id as a whole. What belongs to the system (/lib, /usr/lib) is not listed: that every
-// machine has its own.
+// and only files without a build id as a whole. Files of the system (/lib, /usr/lib) are not listed: every machine has
+// its own.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@
 namespace weft::detail {
 
 // `command` starts a worker; if it is given `libraries`, those are among its words. A file that cannot be read is left
-// out, and other nodes then start what they find at its path.
+// out, and other nodes then start the file that they find at its path.
 std::vector<core::ProgramFile> ListProgramFiles(const std::vector<std::string>& command,
                                                 const std::vector<std::string>& libraries);
 
@@ -23,7 +23,7 @@ std::vector<core::ProgramFile> ListProgramFiles(const std::vector<std::string>& 
 // what that needs, which every worker has loaded before. Empty if the file cannot be read.
 std::vector<core::ProgramFile> ListLibraryFiles(const std::string& path);
 
-// Whether it lies where only the system's own libraries are.
+// Whether it is in a folder for the system's own libraries.
 bool IsSystemLibrary(const std::string& path);
 
 }  // namespace weft::detail

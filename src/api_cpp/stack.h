@@ -1,4 +1,4 @@
-// Where an exception was thrown that leaves a task, and where a worker crashed.
+// Finds out where an exception was thrown that leaves a task, and where a worker crashed.
 //
 //   ThrowPoint point;
 //   try {
@@ -7,9 +7,8 @@
 //     ... point.Stack() ...
 //   }
 //
-// The stack is looked at while the runtime of C++ searches for a handler, before anything is unwound, and only for
-// exceptions that no handler of the task takes: tasks that throw nothing, or catch what they throw, pay nothing.
-// Any thread.
+// It reads the stack while the C++ runtime searches for a handler, before anything is unwound, and only for exceptions
+// that no handler of the task takes: tasks that throw nothing, or catch what they throw, pay nothing. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +17,8 @@
 
 namespace weft::detail {
 
-// Stands in a handler to be asked, during the search, whether it takes an exception; it never does. Nothing is of this
-// type: its type_info is an object of ours (stack.cc).
+// The type of a handler that is asked, during the search, whether it takes an exception; it never does. No object has
+// this type: its type_info is an object of ours (stack.cc).
 struct EscapingException {
   virtual void Never();
 };
@@ -63,11 +62,11 @@ class ThrowPoint {
   uintptr_t addresses_[kMaxFrames];
 };
 
-// From here on, a SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGABRT of this process first writes what ran and where to stderr.
-// Not where the program has a handler of its own. The calling thread also gets a stack for the handler, so that it
-// works when its own has run out.
+// From now on, a SIGSEGV, SIGBUS, SIGFPE, SIGILL or SIGABRT of this process first writes to stderr what ran and where,
+// unless the program has a handler of its own. The calling thread also gets a stack for the handler, so that it works
+// after a stack overflow.
 void InstallCrashReport() noexcept;
-// What this thread runs, for that report; nullptr for nothing. The text must live.
+// What this thread runs, for that report; nullptr for nothing. The text must stay alive.
 void SetRunningTask(const char* name) noexcept;
 
 }  // namespace weft::detail

@@ -1,4 +1,4 @@
-// What tasks and actors share on their way to the runtime.
+// The submission of tasks and actors to the runtime: what both share.
 #pragma once
 
 #include <string>
@@ -16,16 +16,16 @@ struct Bound {
   uint32_t epoch = 0;
 };
 
-// Resources as options name them; throws std::invalid_argument for what cannot be.
+// Resources from options; throws std::invalid_argument for invalid ones. `in_python`: a Python worker of this C++ job.
 core::ResourceAmounts ShapeOf(double num_cpus, double num_gpus, double memory,
                               const std::vector<std::pair<std::string, double>>& resources, bool in_python = false);
 
-// Adds where it is wanted to a shape; throws std::invalid_argument for what cannot be.
+// Adds the placement to a shape; throws std::invalid_argument for an invalid one.
 void AddPlacement(core::ResourceAmounts& shape, const SchedulingStrategy& strategy, const LabelSelector& labels);
 
 void FillTemplate(core::TaskTemplate& what, const TaskOptions& options, const std::string& name);
 
-// Whether Python runs in workers of another kind than C++ does (python.cc).
+// Whether Python functions run in workers of another kind than C++ functions (python.cc).
 bool NeedsPythonWorker(const SessionState& state);
 const core::Function* PythonFunction(Runtime& runtime, const std::string& module, const std::string& name);
 

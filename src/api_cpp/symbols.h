@@ -1,7 +1,7 @@
-// Names of functions from addresses, also of static ones: from the symbol tables of the files that are loaded.
+// Names of functions from addresses, even of static ones: from the symbol tables of the loaded files.
 //
-// DescribeAddress reads each file once and remembers it; it is for errors, any thread. WriteFrame is for handlers of
-// signals: it allocates nothing, remembers nothing and is slow.
+// DescribeAddress reads each file once and remembers it; it is for errors, any thread. WriteFrame is for signal
+// handlers: it allocates nothing, remembers nothing and is slow.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // `weft._core.ActorInfo`, `ActorHandle` and `ActorMethod`: what callers of actors hold. A handle has one local
-// reference to the actor's handle object; everything else about an actor is the runtime's.
+// reference to the actor's handle object; the runtime keeps everything else.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Python objects that own memory of the object store: a read-only view of a stored object, and room being filled.
+// Python objects that own memory of the object store: a read-only view of a stored object, and room to be filled.
 #pragma once
 
 #include "api_python/state.h"

@@ -2,7 +2,7 @@
 //
 // None, bool, int, float, str, bytes, references, and small tuples, lists, dicts and sets of exactly these types are
 // encoded here and keep type and identity; a container of references may be large. NumPy arrays go as arrays.
-// Everything else is pickled by weft._serialization, large buffers apart.
+// Everything else is pickled by weft._serialization, with large buffers outside the pickle.
 #pragma once
 
 #include <optional>
@@ -13,7 +13,7 @@
 namespace weft::python {
 
 // Appends the tagged form, and to `contained` the objects of the references inside, without a local reference: the
-// caller adds those before it lets go of the GIL or runs Python. At most `most_references` bytes of references. False
+// caller adds those before it releases the GIL or runs Python. At most `most_references` bytes of references. False
 // without an exception if the value is not of the native kind (nothing is appended then); false with one if something
 // failed.
 bool EncodeNative(PyObject* value, std::string& out, std::vector<Object*>& contained, size_t most_references);
@@ -30,7 +30,7 @@ struct Encoded {
 // References inside are collected by the caller's Contained. False with an exception set.
 bool EncodeValue(PyObject* value, ObjectId id, Encoded& out, bool native = false);
 
-// A whole value. `object` is what views of stored bytes keep alive; may be nullptr for bytes that are not stored.
+// Decodes a whole value. Views of stored bytes keep `object` alive; it may be nullptr for bytes that are not stored.
 PyObject* DecodeValue(std::string_view bytes, bool stored, Object* object);
 
 // Encodes the arguments of a call. Dependencies and contained references come with one local reference each.
@@ -57,7 +57,7 @@ class ScratchCall {
 };
 bool EncodeCall(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, EncodedCall& out, const char* function);
 
-// Decodes them again; args gets positional values first, then those of kwnames. False with an exception set.
+// Decodes them; args gets the positional values first, then those of kwnames. False with an exception set.
 bool DecodeCall(const core::TaskCall& call, std::vector<PyObject*>& args, size_t* num_positional, PyObject** kwnames);
 
 }  // namespace weft::python

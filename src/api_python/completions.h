@@ -1,7 +1,7 @@
-// `weft._core.Completions`: references that are handed out again in the order in which they are resolved.
+// `weft._core.Completions`: returns references in the order in which they are resolved.
 //
 // Adding one and taking one cost the same however many there are. One consumer at a time. Guarded by the GIL, except
-// for the list of what is resolved, which is the runtime's.
+// the list of resolved ones, which is the runtime's.
 #pragma once
 
 #include "api_python/state.h"

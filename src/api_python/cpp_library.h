@@ -1,4 +1,4 @@
-// What weft.cpp needs of C++: loading libraries of tasks, and describing actors of their classes. GIL held.
+// The C++ part of weft.cpp: loads libraries of tasks, and describes actors of their classes. GIL held.
 #pragma once
 
 #include "api_python/state.h"

@@ -1,8 +1,8 @@
 // What a Python worker runs: Python's tasks and actors, and those of C++ libraries that Python has named
 // (weft.cpp.library), which need no second process.
 //
-// Executor's thread with the GIL, as PythonRunner; C++ bodies run without the GIL. A worker that is an actor is one of
-// one language. C++'s half is made when it is first needed.
+// On the executor's thread with the GIL, like PythonRunner; C++ bodies run without the GIL. An actor's worker serves
+// one language. The C++ half is made when it is first needed.
 #pragma once
 
 #include <atomic>
@@ -40,9 +40,9 @@ class LanguageRunner final : public core::TaskRunner {
   Runtime& runtime_;
   core::Executor* executor_ = nullptr;
   PythonRunner python_;
-  detail::CppRunner* cpp_ = nullptr;       // never freed: its threads may outlast us
-  std::atomic<bool> prepared_cpp_{false};  // what Prepare was called with last, which may be about to run
-  std::atomic<bool> cpp_actor_{false};     // this worker is one
+  detail::CppRunner* cpp_ = nullptr;       // never freed: its threads may outlast this object
+  std::atomic<bool> prepared_cpp_{false};  // the last Prepare was for a C++ task, which may be about to run
+  std::atomic<bool> cpp_actor_{false};     // this worker is a C++ actor's
 };
 
 }  // namespace weft::python

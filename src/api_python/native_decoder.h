@@ -1,5 +1,5 @@
-// Bytes of the native kind (wire/value_format.h) to Python values, and the references among them. For codec.cc alone;
-// with the GIL.
+// Decodes bytes of the native kind (wire/value_format.h) to Python values, and the references in them. For codec.cc
+// only; with the GIL.
 #pragma once
 
 #include <string_view>
@@ -24,7 +24,7 @@ inline PyObject* ReadBigInt(std::string_view bytes) {
 }
 
 // The references of one value or of all arguments of a call. Those that no Held knows are looked up together at the
-// end, under one lock; until then their handles are hollow, which must not be seen by anybody who hashes them.
+// end, under one lock; until then their handles are hollow, and no code that hashes them may see them.
 class ReferenceDecoder {
  public:
   ReferenceDecoder() = default;
@@ -213,7 +213,7 @@ class NativeDecoder {
   PyObject* DecodeSet(PyObject* set, int depth) {
     uint32_t count;
     if (!set || !Count(&count, depth)) return Py_XDECREF(set), nullptr;
-    // Collected first: a frozenset that somebody else knows of takes no more items.
+    // Collected first: a frozenset that has another reference takes no more items.
     size_t number = seen_count_;
     if (number < kMaxSeen) seen_[seen_count_++] = nullptr;
     std::vector<PyObject*> items;

@@ -1,4 +1,4 @@
-// Python values of the native kind (wire/value_format.h) to bytes. For codec.cc alone; with the GIL.
+// Encodes Python values of the native kind (wire/value_format.h). For codec.cc only; with the GIL.
 #pragma once
 
 #include <algorithm>
@@ -41,8 +41,7 @@ inline bool WriteBigInt(PyObject* value, unsigned char* to, size_t size) {
 // references have numbers of their own, because there may be many.
 class NativeEncoder {
  public:
-  // `whole`: there is no other way to encode it, so that no size is too large; what cannot be encoded is named by
-  // refused().
+  // `whole`: there is no other way to encode it, so no size is too large; refused() names what cannot be encoded.
   NativeEncoder(std::string& out, std::vector<Object*>& contained, size_t most_references, bool whole = false)
       : out_(out), contained_(contained), begin_(out.size()), most_references_(most_references), whole_(whole) {}
   PyObject* refused() const { return refused_; }  // borrowed
@@ -116,7 +115,7 @@ class NativeEncoder {
   static constexpr int kMaxWholeDepth = 60;
   static constexpr Py_ssize_t kMaxItems = 1000;  // and any number of references
 
-  // Subclasses of numbers and strings, and NumPy's scalars, as what they are alike to.
+  // Subclasses of numbers and strings, and NumPy's scalars, as the plain type.
   bool EncodeSimilar(PyObject* value, int depth) {
     Owned plain;
     if (PyFloat_Check(value)) {

@@ -20,10 +20,10 @@ bool InitRefType(PyObject* module);
 inline bool IsRef(PyObject* object) { return Py_TYPE(object) == g_ref_type; }
 // Takes over one local reference.
 PyObject* NewRef(Object* object, bool alias);
-// The object, if the handle belongs to the present session; else nullptr with an exception set.
+// The object, if the handle belongs to the present session; otherwise nullptr with an exception set.
 Object* ObjectOf(PyObject* ref);
 
-// A number that no handle has as its stamp: whoever draws it recognises the handles it has seen.
+// A number that no handle has as its stamp, so that the caller can mark the handles that it has seen.
 uint32_t NextStamp();
 
 // While a value is being encoded on this thread, references pickled with it are noted here.
@@ -37,7 +37,7 @@ struct Contained {
 };
 
 // While a value is being decoded on this thread: the references inside it are those that its object holds, in the order
-// in which they were encoded. Found here, one costs neither a lock nor a search. What is not found here is looked up.
+// in which they were encoded. A reference found here costs neither a lock nor a search; others are looked up.
 class Held {
  public:
   explicit Held(Object* of);  // may be nullptr; must be kept alive by the caller
@@ -53,7 +53,7 @@ class Held {
   Held* outer_;
 };
 
-// An object that is part of the value being encoded on this thread; false if none is.
+// Adds an object to the value being encoded on this thread; false if none is.
 bool NoteContained(Object* object);
 
 }  // namespace weft::python

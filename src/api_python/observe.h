@@ -1,5 +1,5 @@
-// Asks the node daemon of a session, this program's or another one of the same user, what is and what happened. For
-// weft.state, weft.timeline and the command line; python/weft/_observe.py makes sense of the answer.
+// Asks the node daemon of a session, this program's or another one of the same user, for its state and history. For
+// weft.state, weft.timeline and the command line; python/weft/_observe.py interprets the answer.
 #pragma once
 
 #include <nanobind/nanobind.h>

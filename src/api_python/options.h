@@ -1,4 +1,4 @@
-// Reading the options that Python has checked (weft._options) into what the runtime takes.
+// Converts options that Python has checked (weft._options) for the runtime.
 #pragma once
 
 #include <string>
@@ -13,9 +13,9 @@ bool Text(PyObject* options, const char* name, std::string* value);  // str or b
 bool Flag(PyObject* options, const char* name, bool* value);
 // num_gpus, memory and resources, and the CPUs of the attribute `cpus`; sorted.
 bool ReadShape(PyObject* options, const char* cpus, core::ResourceAmounts& shape);
-// Where it is wanted, if anywhere: the attribute `placement`. Added to a shape.
+// Adds the placement, if any, to a shape: the attribute `placement`.
 bool ReadPlacement(PyObject* options, core::ResourceAmounts& shape);
-// In the session of a C++ program, whose own workers know no Python.
+// Asks for a Python worker, in the session of a C++ program.
 void AskForPythonWorker(Runtime* runtime, core::ResourceAmounts& shape);
 
 // What weft._functions.export returned: (key, body, name). nullptr with an exception set.

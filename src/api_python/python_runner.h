@@ -1,12 +1,12 @@
 // Runs the bodies of Python tasks, and the methods of a Python actor, in a worker.
 //
-// GIL held unless said otherwise (released around sleeping). One at a time on the main thread; or, for an actor that
-// says so, on threads of a pool (ServeCalls) or as asyncio tasks of the loop that weft._actor_worker runs on the main
-// thread.
+// The GIL is held unless said otherwise (released around sleeping). Bodies run one at a time on the main thread; or,
+// for an actor that says so, on threads of a pool (ServeCalls) or as asyncio tasks of the loop that weft._actor_worker
+// runs on the main thread.
 //
-// Cancelling. Interrupt comes on the link thread, which must not wait for the GIL. What runs on the main thread is
-// interrupted by a signal, whose Python handler raises (TakeInterrupt); what runs elsewhere by the main thread, when it
-// wakes up (AfterSleep, or the loop's poll).
+// Cancelling. Interrupt is called on the link thread, which must not wait for the GIL. A body on the main thread is
+// interrupted by a signal, whose Python handler raises (TakeInterrupt). A body on another thread is interrupted by the
+// main thread when it wakes up (AfterSleep, or the loop's poll).
 #pragma once
 
 #include <pthread.h>
@@ -29,18 +29,18 @@ struct PythonCall {
   std::vector<PyObject*> arguments;
   size_t num_positional = 0;
   PyObject* kwnames = nullptr;
-  bool native = false;  // for a caller of another language: its results are, if they can be, in the native format
-  bool failed = false;  // to decode; the exception is in `error`
+  bool native = false;  // for a caller of another language: results in the native format, if possible
+  bool failed = false;  // decoding failed; the exception is in `error`
   PyObject* error = nullptr;
   uint32_t attempt = 0;
-  // Who it is, for current_call().
+  // For current_call().
   core::ProcessId submitter;
   uint64_t task = 0;
   uint64_t execution = 0;
   bool cancelled = false;                 // before it began
-  unsigned long thread = 0;               // that runs it, as Python numbers threads
+  unsigned long thread = 0;               // the thread that runs it, in Python's numbering
   PyObject* aio_task = nullptr;           // or the asyncio task
-  core::Execution* concurrent = nullptr;  // what it belongs to, if it runs beside others
+  core::Execution* concurrent = nullptr;  // its execution, if it is a concurrent call
   void DropArguments();
 };
 
@@ -83,8 +83,8 @@ class PythonRunner final : public core::TaskRunner {
   bool RunAgain(PythonCall& call);  // a retryable exception of an actor's call
   void StartSoon(core::Execution& execution);
   void StartOnLoop(core::Execution& execution);
-  bool NeedSeeker();                                       // true: the GIL was given up meanwhile, look again
-  void WakeOwedBefore(const core::DefinedTemplate& what);  // runs; callers hear of the replies so far
+  bool NeedSeeker();                                       // true: the GIL was released meanwhile, look again
+  void WakeOwedBefore(const core::DefinedTemplate& what);  // before it runs, announces the replies so far
   void Serve(core::Execution& execution);                  // runs a call of the pool
   void SignalUntilTaken(uint64_t execution);
   void TakeCancels();
@@ -107,20 +107,20 @@ class PythonRunner final : public core::TaskRunner {
   std::atomic<bool> any_to_cancel_{false};
   std::unordered_map<uint64_t, PythonCall*> kept_;  // GIL; by execution
   // The pool. Seekers are threads that were woken or started to look at the queue and have not done so yet, mostly
-  // since another has the GIL. While calls are queued there is one, unless all threads are busy. GIL.
+  // because another has the GIL. While calls are queued there is one, unless all threads are busy. GIL.
   std::deque<core::Execution*> to_start_;  // on the loop
   bool starting_ = false;
   std::deque<core::Execution*> pool_queue_;
   uint32_t pool_seekers_ = 0, pool_threads_ = 0, pool_limit_ = 0;
   uint32_t pool_idle_ = 0;  // threads that sleep, or are about to, and were not called
-  std::mutex pool_mutex_;   // nobody waits for the GIL with it
+  std::mutex pool_mutex_;   // no thread waits for the GIL while it holds this
   std::condition_variable pool_wakes_;
   uint32_t pool_called_ = 0;  // idle threads that are to wake up; guarded by pool_mutex_
 };
 
 extern PythonRunner* g_runner;       // in a worker
 extern PyObject* g_local_task;       // local mode: runs a task here
-extern PyObject* g_call_in_context;  // an asyncio actor: the ContextVar of the present call's number; else nullptr
+extern PyObject* g_call_in_context;  // an asyncio actor: the ContextVar of the present call's number; otherwise nullptr
 
 // Before a submission: which execution submits.
 inline void NoteExecution() {

@@ -1,4 +1,4 @@
-// `weft.RemoteFunction`: what @weft.remote makes. Its `.remote(...)` is one call into C++.
+// `weft.RemoteFunction`: the result of @weft.remote. Its `.remote(...)` is one call into C++.
 #pragma once
 
 #include "api_python/state.h"

@@ -16,7 +16,7 @@ using core::Object;
 using core::ObjectId;
 using core::Runtime;
 
-// A new reference that is given back with its holder.
+// A new reference that is released with its holder.
 class Owned {
  public:
   Owned() = default;
@@ -43,9 +43,9 @@ class Owned {
 
 extern Runtime* g_runtime;  // nullptr while no session is open
 extern uint32_t g_epoch;    // counts sessions: references of an earlier one are known by it
-extern uint64_t g_views;    // buffers that look into shared memory
+extern uint64_t g_views;    // buffers that use shared memory
 
-// A call that leaves the GIL while it uses the runtime, which another thread may shut down meanwhile.
+// A call that releases the GIL while it uses the runtime, which another thread may shut down meanwhile.
 struct Inside {
   explicit Inside(Runtime* r) : runtime(r) { ++runtime->users; }
   ~Inside() { --runtime->users; }
@@ -63,7 +63,7 @@ PyObject* Callback(const char* module, const char* name);  // borrowed; nullptr 
 void RaiseTaskError(std::string_view payload);
 void RaiseSystemError(std::string_view name_and_message);
 void RaiseCoreError(const core::Error& error);
-// Runs Python's handlers of signals that came while the daemon is asked, without the GIL; true if one raised.
+// Runs Python's handlers of signals that came while waiting for the daemon, without the GIL; true if one raised.
 bool Interrupted();
 
 // Waits outside the GIL; false with an exception set on timeout, interruption by a signal handler that raises, or the

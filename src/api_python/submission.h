@@ -1,6 +1,6 @@
-// What `f.remote(...)` and `actor.method.remote(...)` have in common: from the arguments of a call to references.
+// What `f.remote(...)` and `actor.method.remote(...)` share: from the arguments of a call to references.
 //
-// On the thread that calls, with the GIL. No allocation of its own for a call with one return.
+// On the calling thread, with the GIL. No allocation of its own for a call with one return.
 #pragma once
 
 #include <vector>
@@ -12,7 +12,7 @@
 
 namespace weft::python {
 
-// Arguments as a vectorcall has them, as a tuple and a dictionary. False with an exception set.
+// Converts vectorcall arguments to a tuple and a dictionary. False with an exception set.
 inline bool AsTupleAndDict(PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames, Owned& positional,
                            Owned& named) {
   positional = Owned(PyTuple_New(nargs));

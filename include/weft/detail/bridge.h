@@ -1,4 +1,4 @@
-// What the templates of the API call in the library. Not for users: names and layouts here may change at any time.
+// The functions of the library that the API's templates call. Not for users: names and layouts may change at any time.
 //
 // Everything may be called on any thread while a session is open. Functions that fail throw what errors.h lists.
 #pragma once
@@ -36,15 +36,15 @@ uint32_t CurrentEpoch();                                            // throws wi
 std::pair<uint64_t, uint64_t> IdOf(core::Object* object) noexcept;  // owner and index
 core::Object* FindReference(uint64_t owner, uint64_t index);        // with a reference for the caller
 
-// How an array's elements lie: rows after rows, the last dimension without gaps.
+// The layout of an array's elements: row after row, the last dimension without gaps.
 inline constexpr uint32_t kMaxDimensions = 8;
 struct Shape {
   uint32_t dimensions = 1;
   size_t lengths[kMaxDimensions] = {};
 };
 
-// Memory that several arrays may share: room in the store that is being filled, a stored object that is looked at in
-// place, or plain memory. Counted; the count starts at one.
+// Memory that several arrays may share: room in the store that is being filled, a stored object that is read in place,
+// or plain memory. Counted; the count starts at one.
 struct Block;
 // In the store, with space before the data for the header of an array of this type.
 Block* NewRoom(size_t bytes, const char* type, const Shape& shape, void** data);
@@ -57,20 +57,20 @@ void ReleaseBlock(Block* block) noexcept;
 struct ValueSource {
   const uint8_t* data = nullptr;
   size_t size = 0;
-  bool stored = false;             // may be looked at in place while `object` is pinned
+  bool stored = false;             // may be read in place while `object` is pinned
   core::Object* object = nullptr;  // if stored
 };
 
-// What an array's bytes say of it.
+// What an array's bytes say about it.
 struct ArrayView {
   const uint8_t* data = nullptr;
   size_t count = 0;  // of elements, all dimensions together
   Shape shape = {};
-  bool columns = false;  // it lies column by column
+  bool columns = false;  // stored column by column
 };
 // Throws if the elements are of another type: NumPy's name of it, or the layout of a struct without names.
 ArrayView ReadArrayHead(const ValueSource& source, const char* type, size_t item_size);
-// Row by row, whichever way the array lies.
+// Row by row, however the array is stored.
 void CopyRows(const ArrayView& array, size_t item_size, void* to);
 
 // ---- values into objects. Native: the encoder holds one whole value, format byte included.
@@ -97,7 +97,7 @@ struct Failure {
 [[noreturn]] void Throw(const Failure& failure);
 void CheckEpoch(core::Object* object, uint32_t epoch);  // throws if null or of an ended session
 bool IsResolved(core::Object* object) noexcept;
-bool IsReady(core::Object* object, bool to_look) noexcept;  // as wait means it
+bool IsReady(core::Object* object, bool to_look) noexcept;  // in the sense of wait
 // False if the time ran out. The objects must be of the present session.
 bool WaitForAll(core::Object* const* objects, size_t count, int64_t timeout_ns);
 void WaitForSome(core::Object* const* objects, size_t count, size_t wanted, int64_t timeout_ns, bool to_look);
@@ -121,7 +121,7 @@ struct Instance {
   void (*destroy)(void* object) = nullptr;
 };
 
-struct Bound;  // what is called without options of its own, in one session
+struct Bound;  // a function called without options, in one session
 
 // One for each function, method and constructor that the program names, made before main begins.
 struct FunctionRecord {
@@ -155,7 +155,7 @@ void Submit(const core::TaskTemplate* what, Encoder& arguments, core::Object** r
 const core::TaskTemplate* Bind(FunctionRecord& function, const TaskOptions& options);
 
 // ---- actors
-// What callers know of an actor beside its id; travels with every handle. Never freed.
+// What callers know about an actor beside its id; travels with every handle. Never freed.
 struct ActorInfo;
 const ActorInfo* FindInfo(std::string_view bytes, std::string_view class_name);  // throws if it is of another class
 std::string_view BytesOf(const ActorInfo* info) noexcept;
@@ -168,15 +168,15 @@ FoundActor CreateActor(FunctionRecord& constructor, std::string_view class_name,
                        Encoder& arguments);
 FoundActor LookupActor(const std::string& name, const std::string* name_space, std::string_view class_name);
 FoundActor CurrentActor(std::string_view class_name);
-// As Submit.
+// Like Submit.
 void SubmitCall(FunctionRecord& method, core::Object* handle, const ActorInfo* info, const CallOptions* options,
                 Encoder& arguments, core::Object** returns);
 void KillActor(core::Object* handle, bool no_restart);
 void Cancel(core::Object* object, bool force, bool recursive);
 // Calls back once, on a thread of weft's, when the object is resolved (or the session has ended).
 void CallWhenReady(core::Object* object, void (*callback)(void* context), void* context);
-// In a task: waits until `done`, as get does: others may use its CPU, and it can be cancelled. False, at once: this
-// thread runs no task. Who sets it calls WakeTasks afterwards.
+// In a task: waits until `done`, like get: other tasks may use its CPU, and it can be cancelled. False, at once: this
+// thread runs no task. The thread that sets `done` calls WakeTasks afterwards.
 bool WaitInTask(const std::atomic<bool>& done);
 void WakeTasks() noexcept;
 

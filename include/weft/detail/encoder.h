@@ -1,4 +1,4 @@
-// Writes and reads values in the native format of docs/formats.md: tagged items, the same bytes as Python writes.
+// Writes and reads values in the native format of docs/formats.md: tagged items, the same bytes as Python's.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace weft::detail {
 
-// As wire/value_format.h has them.
+// As in wire/value_format.h.
 enum class Tag : uint8_t {
   kNone = 0,
   kFalse = 1,
@@ -37,7 +37,7 @@ inline constexpr uint8_t kArrayFormat = 3;
 inline constexpr size_t kMaxInlineBytes = 16 * 1024;
 inline constexpr size_t kMaxInlineBytesPerFrame = 96 * 1024;
 
-// Counts how deep values lie in each other, which pointers make possible without end.
+// Counts how deeply values are nested, which pointers can make endless.
 class Level {
  public:
   explicit Level(uint32_t& depth) : depth_(depth) {
@@ -151,7 +151,7 @@ class Encoder {
     Raw(info.data(), info.size());
     contained.Add(object);
   }
-  // An argument that is an object of its own. `owned`: its reference is given away and dropped after the submission.
+  // An argument that is an object of its own. `owned`: takes over its reference and drops it after the submission.
   void Dependency(core::Object* object, bool is_owned) {
     if (is_owned) owned.Add(object);
     Item(Tag::kDependency, static_cast<uint32_t>(dependencies.size()));
@@ -166,7 +166,7 @@ class Encoder {
   void Truncate(size_t size) { at_ = begin_ + size; }
 
   ObjectList dependencies, owned;
-  ObjectList contained;  // references inside; alive until the value was handed over
+  ObjectList contained;  // references inside; alive until the value is handed over
 
  private:
   void Grow(size_t needed);

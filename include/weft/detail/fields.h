@@ -1,7 +1,7 @@
-// The fields of an aggregate, without a word from its author: how many there are, and all of them as references.
+// The fields of an aggregate, found without help from its author: how many there are, and references to all of them.
 //
 // Up to 32 fields. Not for structs with base classes or C arrays (use std::array): their braces cannot be counted.
-// What has these is recognised where its fields are of numbers, so that the compiler's message can say so.
+// Such structs are recognised if their fields are numbers, so that the compiler's message can say so.
 #pragma once
 
 #include <cstddef>

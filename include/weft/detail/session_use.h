@@ -1,13 +1,14 @@
-// Keeps a session from being freed while a thread works with it, at the price of two stores to memory of its own.
+// Keeps a session from being freed while a thread works with it, at the price of two stores to the thread's own memory.
 //
-// Each thread has a place in which it notes the session that it uses; who ends a session waits until no other thread's
-// place names it. The note must be seen by who ends the session, or the end by who makes the note. The end is rare: it
-// asks the kernel for the barrier (membarrier) that the notes then need not have; where the kernel has none, notes are
-// made with a fence.
+// Each thread has a place in which it notes the session that it uses; the thread that ends a session waits until no
+// other thread's place names it. Either the ending thread must see the note, or the noting thread must see the end.
+// Ends are rare: they ask the kernel for a barrier (membarrier), so the notes need none; where the kernel has no
+// membarrier, notes are made with a fence.
 //
-// Threads: any. Calls into weft have one, and get has one until it has made the value out of the session's memory.
-// Inside of another the session is the outer one's, even if that has ended meanwhile, so that a call never mixes two. A
-// callback or coroutine may end the session that it was called from: the thread's own place is not waited for.
+// Threads: any. Each call into weft has a Using, and get keeps it until it has made the value from the session's
+// memory. A nested one uses the session of the outer one, even if that has ended meanwhile, so that a call never mixes
+// two sessions. A callback or coroutine may end the session that it was called from: the ending thread does not wait
+// for its own place.
 #pragma once
 
 #include <atomic>
@@ -17,7 +18,7 @@ namespace weft::detail {
 
 struct SessionState;
 
-// Of a thread. Never freed: taken over by a later thread when its own has ended.
+// A thread's place. Never freed: a later thread takes it over when its own thread has ended.
 struct alignas(64) UserPlace {
   std::atomic<SessionState*> uses{nullptr};
   std::atomic<bool> taken{true};
@@ -28,7 +29,7 @@ UserPlace* TakeUserPlace() noexcept;
 
 class Using {
  public:
-  // The session of the one around this, else the present one, if there is any.
+  // The session of the enclosing Using, otherwise the present one, if there is any.
   Using() noexcept
       : place_(t_user_place ? t_user_place : TakeUserPlace()), outer_(place_->uses.load(std::memory_order_relaxed)) {
     state_ = outer_ ? outer_ : Begin();
