@@ -75,7 +75,7 @@ void Executor::RunUntilLeaving() {
       continue;
     }
     if (Idle(kNoDeadline)) continue;
-    stepping_ = true;  // for good: nobody takes calls any more
+    stepping_ = true;  // for good: no thread takes calls any more
     return;
   }
 }
@@ -133,7 +133,7 @@ bool Executor::MayLeave() {
   return owner.live_tasks() == 0 && !owner.AnyBorrowed() && !owner.AnyActors();
 }
 
-// What they had sent runs before: whoever called may have ended in order.
+// Their tasks and calls run first: a caller may have ended normally.
 void Executor::ForgetEndedSubmitters() {
   if (stepping_) return;  // another thread is about to take a call, perhaps of one of them
   submitter_ended_.store(false);
@@ -169,7 +169,7 @@ bool Executor::IsInUse(const Submitter& submitter) {
       if (execution->submitter == &submitter) return true;
     }
   }
-  // In this order: who has taken it from owed_ was counted before.
+  // In this order: a thread that has taken it from owed_ was counted before.
   return owed_.load() == &submitter || waking_.load() > 0;
 }
 
@@ -247,12 +247,12 @@ bool Executor::Step() {
     // Callers of an actor take turns; a lease has one holder at a time.
     if (streak_ >= kMaxStreak || !submitter.peer->channel.Peek(&frame) || !MayTake(submitter, frame)) {
       next_ = (next_ + 1) % submitters_.size();
-      if (streak_ >= kMaxStreak) i = static_cast<size_t>(-1);  // it is looked at again if nobody else has anything
+      if (streak_ >= kMaxStreak) i = static_cast<size_t>(-1);  // look at it again if no other submitter has anything
       streak_ = 0;
       continue;
     }
     ++streak_;
-    stepping_ = mode_.concurrent && !mode_.loop;  // else nobody else takes calls
+    stepping_ = mode_.concurrent && !mode_.loop;  // otherwise no other thread takes calls
     TakeFrame(submitter, frame);
     stepping_ = false;
     return true;
@@ -375,7 +375,7 @@ std::vector<SlotFact> Executor::Slots() const {
 }
 
 bool Executor::HandBackQueued() {
-  // That task would be handed back, too, and run twice; who submitted it takes the others away.
+  // That task would be handed back too, and run twice; its submitter takes the others back.
   if (reading_) return true;
   if (is_actor_) return true;  // its calls can run nowhere else
   bool all = true;
@@ -505,7 +505,7 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
     Result<const uint8_t*> data = runtime_.MapStored(pending.location);
     while (!data && data.error().kind == ErrorKind::kTimeout) data = runtime_.MapStored(pending.location);
     if (!data && std::find(orphans.begin(), orphans.end(), pending.id) != orphans.end()) {
-      // Freed before we could register, and nobody can make it again.
+      // Freed before we could register, and it cannot be made again.
       {
         std::lock_guard lock(runtime_.mutex_);
         impossible = runtime_.owner_->WhyOrphaned(pending.id);

@@ -61,7 +61,7 @@ bool Executor::IsProven(const Submitter& submitter, std::string_view bytes) {
   return what != submitter.templates.end() && what->second->ended_well >= kProven;
 }
 
-// On a stream nobody can see a reply that was not sent, and what runs now may take long.
+// On a stream the submitter cannot see a reply that was not sent, and what runs now may take long.
 void Executor::GatherReplies() {
   owes_streams_.store(false, std::memory_order_relaxed);
   for (auto& submitter : submitters_) {
@@ -98,7 +98,7 @@ void Executor::WakeSubmitters() {
   }
 }
 
-// The other writer may wait for the language's lock, or for room: so nobody waits for it with that lock.
+// The other writer may wait for the language's lock, or for room: so no thread waits for it with that lock.
 std::unique_lock<std::mutex> Executor::AsOnlyWriter(bool in_language) {
   if (!mode_.concurrent || mode_.loop) return {};
   std::unique_lock only(reply_mutex_, std::try_to_lock);
@@ -222,7 +222,7 @@ void Executor::Reply(Execution& execution, bool in_language) {
   if (one_at_a_time) {
     const bool owes = submitter.owes_wake_up.exchange(false, std::memory_order_relaxed);
     one_at_a_time.unlock();
-    // Without the language's lock, nobody else may be there to do it later.
+    // Without the language's lock, there may be no other thread to do it later.
     if (owes) in_language ? OweWakeUp(submitter) : submitter.peer->channel.Notify(Audience::kAnyone);
   }
 

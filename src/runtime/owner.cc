@@ -12,7 +12,7 @@ constexpr size_t kLookBehind = 256;
 // Waking a worker takes about this long (35 to 95 us were measured). Work that a busy one will have done by then is not
 // worth it: the woken one would find nothing, and takes its core from others meanwhile.
 constexpr uint64_t kWakeUpNs = 50'000;
-// While no core is free for it, it would moreover only take turns with those who have work and with us.
+// While no core is free for it, it would only take turns with the busy workers and with us.
 constexpr uint64_t kCrowdedNs = 1'000'000;
 // What a task costs its worker besides its body.
 constexpr uint32_t kOverheadNs = 300;
@@ -661,7 +661,7 @@ void Owner::CheckInvariants() {
     }
     WEFT_CHECK(count == workers_[number].pushed.size, "a list counted wrongly");
     const int32_t at = workers_[number].busy_at;
-    WEFT_CHECK((at >= 0) == (count > 0), "who has tasks is busy");
+    WEFT_CHECK((at >= 0) == (count > 0), "a worker with tasks is busy");
     WEFT_CHECK(at < 0 || busy_workers_.at(static_cast<size_t>(at)) == static_cast<int32_t>(number), "listed elsewhere");
     listed += count;
   }
@@ -701,7 +701,7 @@ void Owner::CheckInvariants() {
     if (object->contained) {
       for (Object* inner : *object->contained) WEFT_CHECK(inner->holds > 0, "a contained object is not held");
     }
-    WEFT_CHECK(object->lineage_holds == needed[object], "who is needed to make another one again is counted");
+    WEFT_CHECK(object->lineage_holds == needed[object], "objects needed to make another one again are counted");
     needed.erase(object);
     WEFT_CHECK(!object->dropped || !object->resolved(), "what has a value was not dropped");
   });

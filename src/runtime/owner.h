@@ -122,7 +122,7 @@ struct Object {
   Object* next_dropped = nullptr;                // in the list of drops, which then holds the last local reference
   bool borrowed = false;
   bool fetching = false;       // borrowed: the owner was asked
-  bool handed_on = false;      // borrowed: we registered somebody else with the owner, by way of the daemon
+  bool handed_on = false;      // borrowed: we registered another process with the owner, through the daemon
   bool known_pending = false;  // borrowed: its owner has said that it was pending
   uint32_t registrations = 0;  // borrowed: how often this process is registered as its borrower
   uint32_t waiters = 0;        // threads that want to be woken as soon as it resolves
@@ -384,7 +384,7 @@ enum class ActionKind : uint8_t {
   // object's value to process, which asked; then Unhold it (nullptr: it no longer exists; number 1: WhyNotAgain
   // instead)
   kSendValue,
-  kResolved,       // object has a value now (only where somebody waits)
+  kResolved,       // object has a value now (only if something waits)
   kPlaceActor,     // id: its constructor's arguments are there
   kWatchActor,     // id
   kReleaseActor,   // id: no handle is left
@@ -587,7 +587,7 @@ class Owner {
   bool IsDead(ProcessId process) const {
     return dead_.Contains(process) || (!dead_nodes_.empty() && dead_nodes_.contains(NodeOf(process)));
   }
-  bool AnyBorrowed();  // does anybody borrow an object of ours?
+  bool AnyBorrowed();  // does a process borrow an object of ours?
   bool AnyLeased() const { return !lease_workers_.empty(); }
   size_t ready_tasks() const;
   // The handle of the task that was submitted last; it may have ended by now.

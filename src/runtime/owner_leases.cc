@@ -108,8 +108,8 @@ void Owner::LeaseGranted(uint32_t number, LeaseId lease, ProcessId process, int6
 void Owner::LeaseRefused(uint32_t number, const std::string& why, Actions& out) {
   Shape& shape = shapes_[number];
   shape.requested = 0;
-  // Who holds leases of the shape goes on with them, and asks again when that no longer does. Nothing is remembered:
-  // what cannot be had now may be had later, and what never can is refused again.
+  // A process with leases of the shape goes on with them, and asks again when they no longer suffice. Nothing is
+  // remembered: a lease that is not available now may be later, and one that never will be is refused again.
   if (!shape.workers.empty()) return;
   while (Task* task = shape.ready.PopFront()) {
     // What is said of all tasks of a shape begins so.

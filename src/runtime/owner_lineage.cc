@@ -4,7 +4,7 @@
 // Only results in a segment of a cluster's node have a lineage, and only if what made them has retries; of others
 // nothing is kept. A lineage keeps the records of those arguments that are small or have a lineage themselves. Other
 // arguments (made by put, borrowed, handles of actors) and the actor of a call it only knows by name: it must not keep
-// large values or actors that nobody refers to, and without them the task cannot run again.
+// large values or actors that nothing refers to, and without them the task cannot run again.
 //
 // A call that is made again runs in whatever incarnation there is by then, after the calls that were sent before it. It
 // has no place in the order of calls: a call that was made later may wait for its result, and one that it needs itself
@@ -128,7 +128,7 @@ void Owner::LetGoOfCopies(Object* object, Actions& out) {
   delete all;
 }
 
-// Nobody will ask for it at the place where it was.
+// It will not be asked for at the place where it was.
 void Owner::ForgetValue(Object* object, Actions& out) {
   const Place place = object->place.load(std::memory_order_relaxed);
   if (object->copy && place == Place::kCopied) {
@@ -145,7 +145,7 @@ void Owner::ForgetValue(Object* object, Actions& out) {
   }
 }
 
-// Views of it, and whoever decodes it now, need it as long as the object lives.
+// Views of it, and threads that decode it now, need it as long as the object lives.
 void Owner::PutAside(Object* object) {
   if (!object->former) object->former = new std::vector<Object::Former>();
   object->former->push_back({object->copy->of, nullptr});

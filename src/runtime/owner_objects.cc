@@ -1,4 +1,4 @@
-// Owner: objects. Who holds a reference, where the value is, who is told of it, and when it is freed.
+// Owner: objects. Which processes hold a reference, where the value is, which are told of it, and when it is freed.
 #include <algorithm>
 #include <utility>
 
@@ -171,13 +171,13 @@ void Owner::WantHere(Object* object, Actions& out) {
   object->resolved() ? Bring(object, out) : Want(object, out);
 }
 
-// Before the value is seen, so that nobody takes it for one that is here.
+// Before the value is visible, so that no thread takes it for one on this node.
 void Owner::SetStored(Object* object, const Location& location) {
   if (object->copy && object->copy->of != location) PutAside(object);
   const bool away = NodeOf(location.segment) != NodeOf(self_);
   if (away) object->place.store(object->copy ? Place::kCopied : Place::kAway, std::memory_order_relaxed);
   object->value.SetStored(location);
-  // After it, of one that was made again: who has seen that the former value was stored looks with the lock, as before.
+  // After it, if it was made again: a thread that has seen that the former value was stored reads it with the lock.
   if (!away && object->place.load(std::memory_order_relaxed) != Place::kHere) {
     object->place.store(Place::kRemade, std::memory_order_release);
   }
@@ -262,7 +262,7 @@ void Owner::SendTo(Object* object, ProcessId requester, Actions& out) {
   if (object->contained) {
     for (Object* inner : *object->contained) AddBorrower(inner, requester, out);
   }
-  Hold(object);  // until it is sent: the requester may give it back meanwhile, and nobody else may want it
+  Hold(object);  // until it is sent: the requester may give it back meanwhile, and nothing else may need it
   out.push_back({.kind = ActionKind::kSendValue, .object = object, .process = requester, .id = object->id});
 }
 
@@ -286,7 +286,7 @@ void Owner::ValueReceived(ObjectId id, const ReturnedValue& value, Actions& out)
   if (object && object->borrowed && !object->resolved()) {
     ResolveReceived(object, value, out);
   } else {
-    // Nobody waits for it any more; the references that came with it go back.
+    // It is no longer wanted; give back the references that came with it.
     for (ObjectId inner : value.contained) {
       Object* received = Receive(inner, inner.owner == self_ ? 0 : 1);
       if (!received) continue;
@@ -332,7 +332,7 @@ void Owner::Resolved(Object* object) {
 
 void Owner::Announce(Object* object, Actions& out) {
   if (object->place.load(std::memory_order_relaxed) == Place::kAway) {
-    // Who wanted to look at it may have gone.
+    // The thread that wanted to read it may be gone.
     const bool wanted = object->local_references.load(std::memory_order_acquire) != 0 || object->callbacks > 0;
     if (object->wanted_here && wanted) Bring(object, out);
     // Some only want to know that there is a value.

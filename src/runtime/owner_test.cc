@@ -291,7 +291,7 @@ TEST(Owner, ADependentIsQueuedBehindItsProducer) {
   EXPECT_EQ(t.owner.live_tasks(), 0u);
 }
 
-// Else it would come back again and again, and whoever it was recalled for would never get it.
+// Otherwise it would come back again and again, and the process it was recalled for would never get it.
 TEST(Owner, ALeaseThatCouldNotBeUsedIsNotRequestedAtOnce) {
   Transcript t;
   Object* a = t.Submit("a");

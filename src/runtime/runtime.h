@@ -533,7 +533,7 @@ class Runtime {
   std::unordered_map<uint64_t, LibraryAnswer> library_answers_;
   std::set<uint64_t> orphans_held_;                 // questions that were answered
   std::set<std::string> shared_libraries_;          // by the identity of the library: the daemon knows of it
-  std::unordered_map<uint64_t, Object*> given_up_;  // questions nobody waits for, with the handle to be created
+  std::unordered_map<uint64_t, Object*> given_up_;  // abandoned questions, with the handle to be created
   struct ActorToHandOver {
     ObjectId actor;
     const TaskTemplate* what = nullptr;

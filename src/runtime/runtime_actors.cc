@@ -16,7 +16,7 @@ thread_local uint64_t t_execution = 0;
 constexpr size_t kMaxHandedOver = 3 << 20;
 // What the home of a detached actor keeps of it must fit into frames of a ring.
 constexpr size_t kMaxKept = 240'000;
-// How often somebody who waits for the daemon looks whether a signal wants handling.
+// How often a thread that waits for the daemon checks whether a signal is to be handled.
 constexpr int64_t kAskAgainNs = 100'000'000;
 
 }  // namespace
@@ -403,7 +403,7 @@ bool Runtime::TakeUnwantedAnswer(uint64_t question, const ActorAnswer* answer) {
     owner_->AbandonActor(handle, actions_);
     Perform();
   } else {
-    DropReference(handle);  // as any handle that nobody wants; a detached actor lives on under its name
+    DropReference(handle);  // like any unused handle; a detached actor lives on under its name
   }
   return true;
 }

@@ -1,9 +1,9 @@
-// Runtime: objects that lie on another node. The daemon brings copies to this node; this is who uses which.
+// Runtime: objects that lie on another node. The daemon brings copies to this node; this file keeps which are used.
 //
-// A copy is used from the moment it was asked for until its object is freed in this process, or is wanted no more; the
-// daemon is told (ReleaseObject), and keeps or drops it. Several may wait for the same copy: the front end's threads
-// and callbacks through the object, the executor for the arguments of a task that it has not claimed yet, and MapStored
-// for the body of a function.
+// A copy is used from the moment when it was asked for until its object is freed in this process, or no longer wanted.
+// Then the daemon is told (ReleaseObject), and keeps or drops it. Several may wait for the same copy: the front end's
+// threads and callbacks through the object, the executor for the arguments of a task that it has not claimed yet, and
+// MapStored for the body of a function.
 #include "runtime/executor.h"
 #include "runtime/runtime.h"
 
@@ -90,7 +90,7 @@ Result<Location> Runtime::CopyFor(const Location& location) {
   return Error{ErrorKind::kGone, error.substr(error.find('\n') + 1)};
 }
 
-// The value lies on another node, or did: nobody has waited for it here, or somebody asks for it once more.
+// The value lies on another node, or did: no thread has waited for it here, or it is asked for once more.
 Result<ValueView> Runtime::ReadElsewhere(Object* object) {
   ValueView view{.kind = ValueKind::kStored, .bytes = {}, .stored = true};
   Location place;

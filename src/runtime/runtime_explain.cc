@@ -1,5 +1,5 @@
 // Runtime: explaining. Finds out what a wait waits for and whether it can end, by asking the processes and the daemon
-// that know (WaitGraph says whom), and answers the same questions of others.
+// that know (WaitGraph says which), and answers the same questions of others.
 //
 // A wait is looked at after 200 ms, so short ones pay nothing, and then with growing pauses. The thread that waits puts
 // itself into a list and sleeps on; the background thread begins the inquiries, one at a time in each process and no
@@ -28,9 +28,9 @@ constexpr int64_t kMaxPauseNs = 5'000 * kMillisecondNs;
 constexpr int64_t kTurnNs = 20 * kMillisecondNs;
 // Where many threads wait, each is looked at less often: twenty inquiries in a second, however many there are.
 constexpr int64_t kShareNs = 50 * kMillisecondNs;
-// An inquiry without answer by then is given up: somebody is stopped, or busy beyond measure.
+// An inquiry without answer by then is given up: a process is stopped or overloaded.
 constexpr int64_t kMaxInquiryNs = 2'000 * kMillisecondNs;
-// Who only waits for those in a circle leaves it to them to fail, for so long: one of them may recover.
+// A thread that only waits for a circle gives those in it so much time to fail: one of them may recover.
 constexpr int64_t kOutsidePatienceNs = 400 * kMillisecondNs;
 constexpr int64_t kOutsidePauseNs = 100 * kMillisecondNs;
 constexpr size_t kMaxObjectsListed = 1000;
@@ -187,7 +187,7 @@ bool Runtime::Look(Waiting& waiting, WaitOutcome* outcome) {
   waiting.inquiry->began_ns = now;
   report.look_at_ns = now + kMaxInquiryNs;
   BeginPass(*waiting.inquiry, std::make_unique<WaitGraph>(self(), FactOf(waiting)));
-  // If nobody had to be asked, it is known already.
+  // If there was nothing to ask, the result is known already.
   return waiting.inquiry->done && Look(waiting, outcome);
 }
 
@@ -224,7 +224,7 @@ uint64_t Runtime::Await(Object* object, void* cookie, uint64_t execution) {
 
 void Runtime::EndAwait(uint64_t number) {
   std::lock_guard lock(mutex_);
-  // The callback stays, as that of a future which nobody wants any more.
+  // The callback stays, like that of an abandoned future.
   ForgetAwait(number);
 }
 
@@ -237,7 +237,7 @@ void Runtime::ForgetAwait(uint64_t number) {
   } else {
     awaits_.erase(found);
   }
-  loop_rests_ = false;  // who awaited it will run, and do anything
+  loop_rests_ = false;  // the coroutine that awaited it will run, and do anything
 }
 
 void Runtime::SetLoopRests(bool rests) {
@@ -359,7 +359,7 @@ ProcessFact Runtime::FactOfSelf() {
 }
 
 void Runtime::AnswerWhy(ProcessId requester, ObjectId subject, uint64_t request) {
-  Drain();  // a reply that lies in a ring is known to who reads the answer
+  Drain();  // a reply in a ring must be known before the answer is read
   PeerMessage answer{.kind = PeerMessageKind::kWhy, .id = subject, .count = request};
   if (subject.index == 0) {
     answer.bytes = EncodeFact(FactOfSelf());

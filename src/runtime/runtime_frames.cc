@@ -261,7 +261,7 @@ void Runtime::Perform() {
       case ActionKind::kKillActor:
         if (!StandInIsReady(action.id)) {
           core::KillActor message{.actor = action.id, .no_restart = 1, .why = "", .error = ""};
-          // If nobody has a handle any more, nobody asks why either.
+          // Without a handle, nothing asks why.
           if (Object* handle = owner_->Find(action.id); handle && handle->actor) {
             message.why = "cannot be constructed: " + handle->actor->why;
             message.error = handle->actor->error;
@@ -526,8 +526,8 @@ void Runtime::Route(ProcessId to, const PeerMessage& message) {
   has_outgoing_.store(true, std::memory_order_relaxed);
 }
 
-// On a stream, replies and what the daemon routes go different ways, and nobody keeps their order but we: the receiver
-// handles the payload only after the replies that were written before.
+// On a stream, replies and routed messages take different paths, and only this keeps their order: the receiver handles
+// the payload only after the replies that were written before.
 void Runtime::PutAfter(ProcessId to, std::string& payload) {
   auto it = submitters_.find(to);
   if (it == submitters_.end() || !it->second->channel.stream()) return;
@@ -544,8 +544,8 @@ void Runtime::Flush() {
   {
     std::lock_guard lock(mutex_);
     peers = TakePeersToNotify();
-    // Routed messages first: who borrows what must be told before the lease of the worker concerned is returned. Should
-    // we die in between, it dies with us and is forgotten; after the return nobody would take it back.
+    // Routed messages first: borrowers must be registered before the lease of the worker concerned is returned. If this
+    // process dies in between, the worker dies with it and is forgotten; after the return nothing would take that back.
     for (auto& [to, payload] : peer_outbox_) {
       if (streams_) PutAfter(to, payload);
       messages.emplace_back(RouteTo{.to = to, .payload = std::move(payload)}, std::vector<UniqueFd>());

@@ -1,7 +1,7 @@
 // Runtime: libraries of C++ functions that other nodes may not have.
 //
-// Whoever submits a function of a library tells its own daemon of the files first, and waits until that knows: a worker
-// of another node may ask for them before anything else that this process sends arrives there.
+// A process that submits a function of a library first tells its own daemon the files, and waits for the answer: a
+// worker on another node may ask for them before anything else that this process sends arrives there.
 #include "base/clock.h"
 #include "runtime/runtime.h"
 #include "wire/library_body.h"
@@ -9,7 +9,7 @@
 namespace weft::core {
 namespace {
 
-// The daemon answers at once, unless it stands still. Then its node cannot give the files to anybody either.
+// The daemon answers at once, unless it is stopped. Then its node cannot give the files to others either.
 constexpr int64_t kShareNs = 5'000'000'000;
 
 }  // namespace

@@ -203,7 +203,8 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
       writer_.Free(location);
       freed += location.size;
     }
-    // While this process waits for room the daemon asks everybody but it (MemoryBudget), so it gives by itself.
+    // While this process waits for room, the daemon asks all processes but this one (MemoryBudget), so it gives
+    // unasked.
     if (uint64_t released = reserving_.empty() ? 0 : writer_.Trim(freed)) Send(ReleaseMemory{.bytes = released});
     if (background_idle_) doorbell_->WakeBackground();
   } else if (auto* m = std::get_if<AskHeld>(&message)) {
@@ -232,8 +233,8 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   }
 }
 
-// Nobody may be left to free what this process has written for a dead one, or for all of a node. A result that is just
-// being written is not among it: the thread that seals it looks whether its owner lives after that (Executor::Reply).
+// No process may be left to free what this one has written for a dead owner, or for all of a node. A result that is
+// being written is not included: the thread that seals it checks afterwards whether its owner lives (Executor::Reply).
 void Runtime::FindOrphans(ProcessId dead) {
   if (!writer_.created()) return;
   const bool is_node = dead == DaemonOf(NodeOf(dead));
@@ -290,8 +291,8 @@ void Runtime::FreeForgotten() {
   });
 }
 
-// Whoever looks at an object has a reference to it, and then the daemon closes nothing: but that it does not is its
-// word, and here it is looked at. That takes a pass over all objects, so several segments wait for one.
+// The daemon does not close a segment while a process has a reference to an object in it. This function does not rely
+// on that and checks. That takes a pass over all objects, so several segments share one.
 void Runtime::DropClosedSegments() {
   constexpr size_t kObjectsForOne = 1000;
   if (closed_segments_.size() * kObjectsForOne < owner_->live_objects()) return;

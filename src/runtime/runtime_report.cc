@@ -19,8 +19,8 @@ constexpr size_t kMaxNameBytes = 128;
 
 int Runtime::node_pid() const {
   if (daemon_pid_ > 0) return daemon_pid_;
-  // A worker's socket pair was made by the daemon, and who joins a lasting node was accepted by it. The pair to a
-  // daemon of our own, which has ended by now, was made by ourselves.
+  // The daemon made a worker's socket pair, and accepted a driver that joined a cluster node. The pair to a daemon of
+  // our own, which has ended by now, was made by this process.
   auto pid = PeerPid(socket_.get());
   return pid && *pid != ::getpid() ? *pid : 0;
 }

@@ -1,4 +1,5 @@
-// Runtime: waiting. How threads sleep until something is there, who polls for the others, and the background thread.
+// Runtime: waiting. How threads sleep until something is there, which one polls for the others, and the background
+// thread.
 #include <time.h>
 
 #include <algorithm>
@@ -397,8 +398,8 @@ void Runtime::SetWakeUps(bool any) {
 }
 
 bool Runtime::AnyDue() {
-  // Called without the lock by the one poller, which made the list (SetWakeUps) before it unlocked; nobody else makes
-  // one, or frees a channel (FreeForgotten), while somebody polls.
+  // Called without the lock by the one poller, which made the list (SetWakeUps) before it unlocked. No other thread
+  // makes one, or frees a channel (FreeForgotten), while a thread polls.
   for (Peer* peer : due_list_) {
     if (peer->channel.WakeIsDue()) return true;
   }

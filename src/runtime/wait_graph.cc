@@ -257,7 +257,7 @@ void WaitGraph::Build(int number, const WaitProof* earlier) {
     for (const auto& [name, amount] : fact.shape) lacking.push_back(amount - AmountIn(fact.total, name));
     for (size_t i = 0; i < fact.holders.size(); ++i) {
       const HolderFact& holder = fact.holders[i];
-      // Who holds it since the first traversal only; the lease's number is never used again.
+      // It must have held it in the first traversal too; the lease's number is never used again.
       if (earlier && !earlier->contains({3, holder.lease.value, holder.worker.value, 0, 0})) continue;
       link(NodeOf(NodeKind::kSlots, {}, holder.worker, 0, kAllGroups, {}));
       nodes_[number].holders.push_back(static_cast<int>(i));
@@ -294,7 +294,7 @@ WaitVerdict WaitGraph::Judge(const WaitProof* earlier) {
         const ShapeFact& fact = shapes_.at(parent.shape);
         bool enough = true;
         for (size_t r = 0; r < parent.lacking.size(); ++r) {
-          // Each edge once: who holds two leases is two children, and listed twice among the parents.
+          // Each edge once: a holder of two leases is two children, and listed twice among the parents.
           for (size_t c = 0; c < parent.children.size(); ++c) {
             if (parent.children[c] != child || parent.holders[c] < 0) continue;
             parent.lacking[r] -= AmountIn(fact.holders[parent.holders[c]].kept, fact.shape[r].first);

@@ -51,7 +51,7 @@ struct Waiter {
 
 class Waiters {
  public:
-  // Before anybody waits.
+  // Before any thread waits.
   void set_doorbell(Doorbell* doorbell) { doorbell_ = doorbell; }
 
   // Around each wait.
@@ -70,7 +70,7 @@ class Waiters {
 
   // ---- polling
   Waiter* poller() const { return poller_; }
-  // The executor is idle: it polls, or is about to, and nobody else begins to.
+  // The executor is idle: it polls, or is about to, and no other thread begins to.
   bool claimed() const { return claim_ != nullptr; }
   bool may_poll() const { return poller_ == nullptr && claim_ == nullptr; }
   void BeginPolling(Waiter& waiter);
@@ -79,7 +79,7 @@ class Waiters {
   void HandOver();
   void Claim(Waiter& executor) { claim_ = &executor; }
   void EndClaim() { claim_ = nullptr; }
-  // Something has changed that whoever polls must look at: times, workers, messages.
+  // Something has changed that the poller must look at: times, workers, messages.
   void TellPoller();
   uint32_t news() const { return news_.load(); }  // moves with TellPoller; any thread
 
