@@ -200,7 +200,7 @@ StoreStatus RedisConnection::Judge(const RedisReply& reply) const {
   if (text.starts_with("MOVED") || text.starts_with("ASK")) {
     return {StoreCode::kRefused, what + "; a Redis Cluster is not supported, give single servers"};
   }
-  if (says("WRONGTYPE")) return {StoreCode::kCorrupt, what + "; somebody else has written to weft's keys"};
+  if (says("WRONGTYPE")) return {StoreCode::kCorrupt, what + "; another program has written to weft's keys"};
   return {StoreCode::kRefused, what};
 }
 

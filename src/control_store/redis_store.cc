@@ -118,7 +118,7 @@ constexpr const char* kScripts[] = {
     "return {'done'}\n",
 
     // kBegin: of a repair. KEYS: fence, lease, repairing, new tables. ARGV: epoch, holder, name, lease ms, layout,
-    // format, the repair's own name. A lease of an earlier life of this head (the name is its) holds nobody up: a
+    // format, the repair's own name. A lease of an earlier life of this head (the name is its) does not block: a
     // server that forgot the last second may have it again.
     "local f = redis.call('HMGET', KEYS[1], 'epoch', 'holder', 'name')\n"
     "if f[1] and (tonumber(f[1]) > tonumber(ARGV[1]) or (f[1] == ARGV[1] and f[2] ~= ARGV[2])) then\n"
@@ -157,8 +157,8 @@ constexpr const char* kScripts[] = {
     "end\n"
     "return {'done'}\n",
 
-    // kProbe: what this user may not do. KEYS: a key that nobody uses. {command, ...}
-    // What fails for another reason is allowed.
+    // kProbe: what this user may not do. KEYS: an unused key. {command, ...}
+    // A command that fails for another reason is allowed.
     "local k, missing = KEYS[1], {}\n"
     "for _, try in ipairs({{'SET', k, ''}, {'GET', k}, {'EXISTS', k}, {'PTTL', k}, {'RENAME', k, k}, {'DEL', k},\n"
     "    {'HSET', k, 'f', ''}, {'HGET', k, 'f'}, {'HMGET', k, 'f'}, {'HSCAN', k, '0'}, {'HDEL', k, 'f'},\n"
@@ -317,8 +317,8 @@ class RedisStore : public BlockingStore {
     std::unique_ptr<RedisConnection> connection;
     std::string layout;     // "which/of how many"
     std::string applied;    // the mark that the server should have
-    bool doubtful = false;  // a write was given up that may be there: the tables are written anew before the next
-    std::string info;       // what it said of itself
+    bool doubtful = false;  // an abandoned write may be there: rewrite the tables before the next one
+    std::string info;       // what it says about itself
     bool probed = false;    // its user may do what we do
   };
   struct Pending {  // a group whose outcome is not known yet. Points into the caller's batches
@@ -358,7 +358,7 @@ class RedisStore : public BlockingStore {
       if (open.ok()) {
         return {StoreCode::kRefused,
                 address.Describe() +
-                    " serves anybody without a password, and is not on this machine; give it one "
+                    " accepts connections without a password, and is not on this machine; give it one "
                     "(requirepass or an ACL user), or say that this is intended (--allow-open-redis)"};
       }
       if (open.code() == StoreCode::kAway) return open.status();
@@ -409,7 +409,7 @@ class RedisStore : public BlockingStore {
     return shard.probed ? StoreStatus() : Probe(index);
   }
 
-  // Whoever lacks a right is told now, and of all of them at once, not by the one write that needs it months later.
+  // Reports all missing rights now and at once, not with the one write that needs them months later.
   StoreStatus Probe(size_t index) {
     auto missing = Ask(index, {"EVALSHA", shards_[index].connection->scripts[kProbe], "1", Key("probe")});
     if (!missing.ok()) return missing.status();
@@ -638,7 +638,7 @@ class RedisStore : public BlockingStore {
     return {};
   }
 
-  // Writes the tables of one server anew, from our copy, beside the old ones; then they change places.
+  // Writes the tables of one server again, from our copy, beside the old ones; then they change places.
   StoreStatus Repair(size_t shard) {
     const std::string repair = NewHolderId();
     const std::string epoch = EpochText();
@@ -774,7 +774,7 @@ class RedisStore : public BlockingStore {
       StoreStatus status = RunOnce(i, kFence, keys, {epoch_text, holder_, name_, shards_[i].layout, kFormat});
       if (!status.ok()) return status;
     }
-    // From here on nobody else writes.
+    // From here on no other head writes.
     for (size_t i = 0; i < shards_.size(); ++i) {
       auto marks = Ask(i, {"HMGET", Key("fence"), "applied", "journalled"});
       if (!marks.ok()) return marks.status();
@@ -845,7 +845,7 @@ class RedisStore : public BlockingStore {
         }
         for (size_t i = 0; i + 1 < list.items.size(); i += 2) {
           const std::string_view key = list.items[i].Text();
-          if (ShardOf(table, key) != shard) continue;  // not ours: nobody of weft writes it here
+          if (ShardOf(table, key) != shard) continue;  // not ours: weft does not write it here
           copy_[{table, std::string(key)}] = list.items[i + 1].Text();
         }
       } while (cursor != "0");

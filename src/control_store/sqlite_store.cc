@@ -61,7 +61,7 @@ class SqliteStore : public BlockingStore {
 
   StoreResult<Leadership> Acquire(const Candidate& candidate) override {
     if (StoreStatus status = Open(); !status.ok()) return status;
-    // Whoever holds the lock lives. Without it, we lead only if the holder hangs or we are told to.
+    // The holder of the lock lives. Without the lock, we lead only if the holder hangs or we are told to.
     const bool locked = lock_held_ || ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0;
     StoreResult<Leadership> result = AcquireOpen(candidate, locked);
     if (!result.ok() && locked) ::flock(lock_.get(), LOCK_UN);
@@ -73,7 +73,7 @@ class SqliteStore : public BlockingStore {
     if (epoch_ == 0) return NotLeader();
     if (StoreStatus status = Open(); !status.ok()) return status;
     StoreStatus status = Transaction([&] { return ApplyAll(group); });
-    if (status.code() == StoreCode::kAway) Shut();  // opened anew by the next attempt
+    if (status.code() == StoreCode::kAway) Shut();  // the next attempt opens it again
     return status;
   }
 
@@ -121,7 +121,7 @@ class SqliteStore : public BlockingStore {
         return {StoreCode::kNoSpace, text + "; make room on its disk"};
       case SQLITE_CORRUPT:
       case SQLITE_NOTADB:
-        return {StoreCode::kCorrupt, text + "; move the file away to begin anew, or restore a copy"};
+        return {StoreCode::kCorrupt, text + "; move the file away to start again, or restore a copy"};
       case SQLITE_READONLY:
       case SQLITE_PERM:
         return {StoreCode::kReadOnly, text};
@@ -193,7 +193,7 @@ class SqliteStore : public BlockingStore {
       if (::stat(folder.empty() ? "." : folder.c_str(), &info) != 0 || info.st_uid != ::geteuid() ||
           (info.st_mode & 022) != 0) {
         return {StoreCode::kRefused, "the folder " + folder.string() +
-                                         " belongs to, or can be written by, somebody else; the control state needs "
+                                         " belongs to, or can be written by, another user; the control state needs "
                                          "a folder of this user with mode 0700"};
       }
       if (StoreStatus status = OpenFile(options_.path + ".lock", &lock_); !status.ok()) return status;
@@ -213,7 +213,7 @@ class SqliteStore : public BlockingStore {
   StoreStatus Prepare() {
     sqlite3_busy_timeout(database_.get(), 500);  // another head looks at the file for moments only
     sqlite3_extended_result_codes(database_.get(), 1);
-    // A file that somebody else prepared must not run code in us.
+    // A file that another user prepared must not run code in this process.
     sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_DEFENSIVE, 1, nullptr);
     sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
     auto application = Number("PRAGMA application_id");
@@ -258,7 +258,7 @@ class SqliteStore : public BlockingStore {
     if (sqlite3_step(damage->get()) != SQLITE_ROW) return Failed("cannot read");
     if (std::string verdict = ColumnBlob(damage->get(), 0); verdict != "ok") {
       return StoreStatus(StoreCode::kCorrupt, options_.path + " is damaged: " + verdict +
-                                                  "; move the file away to begin anew, or restore a copy");
+                                                  "; move the file away to start again, or restore a copy");
     }
     damage->reset();
 

@@ -187,7 +187,7 @@ Result<EventLogCopy> ReadEventLog(int fd) {
   const auto& memory = *reinterpret_cast<const EventLogMemory*>(mapping->data());
   if (memory.header.magic != kMagic) return Error{ErrorKind::kInvalid, "this memory is not an event log"};
   const TickConversion to_ns(memory.header);
-  // Who stamped an event did so before now; anything later is nonsense. A moment is left for what the conversion loses.
+  // Events have stamps of before now; anything later is nonsense. Allows a moment for the error of the conversion.
   const int64_t latest = NowNs() + 1'000'000;
 
   EventLogCopy copy;

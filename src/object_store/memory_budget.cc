@@ -61,7 +61,7 @@ void MemoryBudget::Handle(const Reserved& event, std::vector<Action>& out) {
   waiting_.push_back({event.process, event.request, event.bytes, event.now_ns + options_.wait_ns});
   GrantWhatFits(out);
   if (waiting_.empty()) return;
-  // Others were asked already for those who came before; for this one they are asked with the next tick.
+  // Others were asked already for earlier requests; for this one they are asked with the next tick.
   if (first) AskOthers(event.now_ns, out);
 }
 
@@ -111,9 +111,9 @@ void MemoryBudget::GrantWhatFits(std::vector<Action>& out) {
   }
 }
 
-// Everybody but the first in the queue is asked: that one has already given up what it had idle, and gives back by
-// itself what is freed in its own segment meanwhile (Runtime::Handle). Reservations do not tell which process has idle
-// pages, so each is asked for all that is missing; what comes back too much is granted to the next.
+// Asks every process but the first in the queue: that one has already given up its idle memory, and gives back unasked
+// what is freed in its own segment meanwhile (Runtime::Handle). Reservations do not tell which process has idle pages,
+// so each is asked for all that is missing; what comes back too much is granted to the next.
 void MemoryBudget::AskOthers(int64_t now_ns, std::vector<Action>& out) {
   asked_at_ns_ = now_ns;
   uint64_t wanted = 0;
@@ -153,7 +153,7 @@ void MemoryBudget::CheckInvariants() const {
     sum += bytes;
   }
   WEFT_CHECK(sum == used_bytes_, "the sum of reservations is wrong");
-  WEFT_CHECK(waiting_.empty() || waiting_.front().bytes > FreeBytes(), "somebody waits although there is room");
+  WEFT_CHECK(waiting_.empty() || waiting_.front().bytes > FreeBytes(), "a request waits although there is room");
   for (size_t i = 1; i < waiting_.size(); ++i) {
     WEFT_CHECK(waiting_[i - 1].deadline_ns <= waiting_[i].deadline_ns, "the queue is out of order");
   }

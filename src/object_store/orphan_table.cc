@@ -181,10 +181,10 @@ void OrphanTable::CheckInvariants() const {
     }
     for (const auto& [index, locations] : owner.orphans) {
       WEFT_CHECK(!locations.empty(), "an orphan lies somewhere");
-      WEFT_CHECK(!owner.unanswered.empty() || owner.holders.contains(index), "what nobody holds is freed");
+      WEFT_CHECK(!owner.unanswered.empty() || owner.holders.contains(index), "what no process holds is freed");
     }
     WEFT_CHECK(!owner.orphans.empty() || !owner.holders.empty() || !owner.asking.empty(),
-               "an owner of whom nothing is left is forgotten");
+               "an owner without anything left is forgotten");
   }
 }
 

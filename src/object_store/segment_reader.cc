@@ -50,8 +50,8 @@ Result<const uint8_t*> SegmentReader::Resolve(const Location& location) {
   }
   const uint8_t* base = mapped.mapping.data();
   auto* entry = reinterpret_cast<const IndexEntry*>(base + mapped.layout.EntryOffset(SlotOf(location.generation)));
-  // The load pairs with the release store in SegmentWriter::Seal: whoever sees this generation sees the fields and the
-  // bytes that were written before it. The object is pinned, so if the entry is the right one now, it stays so.
+  // The load pairs with the release store in SegmentWriter::Seal: a reader that sees this generation sees the fields
+  // and the bytes that were written before it. The object is pinned, so if the entry is the right one now, it stays so.
   if (entry->state.load(std::memory_order_acquire) != location.generation ||
       entry->offset.load(std::memory_order_relaxed) != location.offset ||
       entry->size.load(std::memory_order_relaxed) != location.size) {

@@ -120,7 +120,7 @@ Result<Allocation> SegmentWriter::Allocate(ObjectId object, uint64_t size, Popul
     }
     At("populated");
   }
-  // The slot is ours alone until Seal or Abort, so its fields need no lock; state is 0, so nobody believes them.
+  // The slot is ours alone until Seal or Abort, so its fields need no lock; state is 0, so no reader uses them.
   IndexEntry* entry = Entry(slot);
   entry->owner.store(object.owner.value, std::memory_order_relaxed);
   entry->index.store(object.index, std::memory_order_relaxed);
@@ -244,7 +244,7 @@ uint64_t SegmentWriter::PunchIdle(uint64_t bytes, std::unique_lock<std::mutex>& 
   uint64_t sum = 0;
   for (Range victim : victims) sum += victim.size;
   if (sum == 0) return 0;
-  // While they are being punched they still exist, so nobody else may use their part of the budget.
+  // While they are being punched they still exist, so nothing else may use their part of the budget.
   budget_bytes_ -= sum;
   lock.unlock();
   bool punched = Punch(victims);
@@ -260,8 +260,9 @@ uint64_t SegmentWriter::PunchIdle(uint64_t bytes, std::unique_lock<std::mutex>& 
   return sum;
 }
 
-// Gives back the pages at the end of the index whose entries are all free. A short system call under the lock: nobody
-// may take an entry meanwhile. Generations go on counting, so an outdated location finds 0 there, never its number.
+// Gives back the pages at the end of the index whose entries are all free. A short system call under the lock: no
+// thread may take an entry meanwhile. Generations go on counting, so an outdated location finds 0 there, never its
+// number.
 uint64_t SegmentWriter::PunchIdleIndex() {
   if (free_slots_.size() < kIdleEntriesWorthPunching || free_slots_.size() < slots_.size() / 2) return 0;
   uint64_t used = slots_.size();

@@ -51,7 +51,7 @@ Result<ucred> Credentials(int socket) {
   ucred credentials{};
   socklen_t size = sizeof credentials;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
-    return SystemError("cannot ask who is at the other end of a socket");
+    return SystemError("cannot ask which process is at the other end of a socket");
   }
   return credentials;
 }
@@ -89,7 +89,7 @@ Result<UniqueFd> ConnectToListener(const std::string& name, const std::vector<ui
   return Error{ErrorKind::kGone, "another user listens in the place of the node daemon"};
 }
 
-// The kernel's word for whoever listens, if it is the user: its pid, or 0 if that is in another pid namespace.
+// The pid of the listening process, by the kernel, if the user runs it; 0 if that is in another pid namespace.
 Result<pid_t> ListenerOf(const std::string& name, const std::vector<uint64_t>& inodes, uid_t uid, pid_t daemon) {
   // A connection would make the daemon take us for a driver or an observer that dies.
   if (inodes.size() == 1 && HasSocket(daemon, uid, inodes[0])) return daemon;
@@ -197,7 +197,7 @@ Result<UniqueFd> ConnectToDaemon(const std::string& name, uid_t uid, pid_t daemo
       auto listener = PeerUid(socket->get());
       if (listener && *listener == uid) return socket;
     }
-    // Somebody else has taken the name, or it is crowded.
+    // Another process has taken the name, or it is crowded.
     Result<UniqueFd> outcome = Error{
         ErrorKind::kGone, socket ? "another user listens in the place of the node daemon" : socket.error().message};
     for (const auto& [found, inodes] : FindListeners(name)) {

@@ -25,7 +25,7 @@ bool IsStopped(pid_t process) {
 }
 
 bool HasSocket(pid_t process, uid_t uid, uint64_t inode) {
-  // The owner of the folder would not do: it is root for a process that hides its memory, whoever runs it.
+  // The owner of the folder would not do: it is root for a process that hides its memory, whatever user runs it.
   unsigned effective = 0;
   if (std::sscanf(Status(process, "Uid").c_str(), "%*u %u", &effective) != 1 || effective != uid) return false;
   const std::string wanted = "socket:[" + std::to_string(inode) + "]";

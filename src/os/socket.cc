@@ -110,7 +110,7 @@ Result<std::pair<UniqueFd, UniqueFd>> LoopbackTcpPair() {
   }
   UniqueFd first(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!first || ::connect(first.get(), at, size) != 0) return SystemError("cannot connect to ourselves", errno);
-  // Somebody else may have been faster: what is accepted must be what connected.
+  // Another process may have been faster: the accepted connection must be the one that we made.
   sockaddr_in own{}, other{};
   socklen_t own_size = sizeof own, other_size = sizeof other;
   ::getsockname(first.get(), reinterpret_cast<sockaddr*>(&own), &own_size);

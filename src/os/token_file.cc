@@ -95,7 +95,7 @@ Status EnsurePrivateDirectory(const std::string& path) {
   if (::fstat(directory.get(), &info) != 0) return SystemError("cannot look at '" + path + "'", errno);
   if (info.st_uid != ::geteuid()) {
     return Refused("the directory '" + path + "' belongs to user " + std::to_string(info.st_uid) + ", not to us (" +
-                   std::to_string(::geteuid()) + "): whoever made it could read and change what is in it");
+                   std::to_string(::geteuid()) + "): that user could read and change what is in it");
   }
   if ((info.st_mode & 077) != 0) {
     return Refused("the directory '" + path + "' has mode " + Mode(info.st_mode) +
@@ -108,7 +108,7 @@ Result<std::string> CreateTokenFile(const std::string& path) {
   const std::string folder = DirectoryOf(path);
   if (const Status is_private = EnsurePrivateDirectory(folder); !is_private) return is_private.error();
   const std::string token = MakeToken();
-  // Complete under another name first, then under its own, which must not exist: nobody ever reads half a token.
+  // Complete under another name first, then under its own, which must not exist: no process ever reads half a token.
   std::array<uint8_t, 8> suffix;
   FillWithEntropy(suffix);
   const std::string unfinished = path + "." + Hex(suffix.data(), suffix.size());
@@ -158,7 +158,7 @@ Result<std::string> ReadOrCreateTokenFile(const std::string& path) {
   if (token || token.error().kind != ErrorKind::kGone) return token;
   auto made = CreateTokenFile(path);
   if (made || made.error().kind != ErrorKind::kInvalid) return made;
-  // Somebody else was quicker, or the directory is not private: reading tells which.
+  // Another process was faster, or the directory is not private: reading tells which.
   token = ReadTokenFile(path);
   return token ? token : made;
 }

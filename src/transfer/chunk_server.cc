@@ -180,13 +180,13 @@ void ChunkServer::CheckInvariants() const {
       queued += queue.size();
     }
     WEFT_CHECK(queued == link.queued.size() && queued <= config_.max_queued, "what is queued is counted");
-    WEFT_CHECK(queued == 0 || !link.sending.empty() || under_way_ > 0, "somebody is served");
+    WEFT_CHECK(queued == 0 || !link.sending.empty() || under_way_ > 0, "a link is served");
   }
   WEFT_CHECK(total == under_way_, "what is under way is counted");
   for (const auto& [object, offer] : offers_) {
     WEFT_CHECK(
         offer.complete ? offer.told.empty() && offer.has.empty() : offer.count < offer.has.size() || offer.has.empty(),
-        "who has all has nothing more to tell");
+        "a complete holder has nothing more to announce");
   }
 }
 

@@ -11,7 +11,7 @@ bool CopyTable::IsComplete(const Location& object) const {
   return found != copies_.end() && found->second.stage == Stage::kComplete;
 }
 
-// ---- who wants what -----------------------------------------------------------------------------------------------
+// ---- uses of copies ------------------------------------------------------------------------------------------------
 
 void CopyTable::Handle(const CopyWanted& event, std::vector<CopyAction>& out) {
   const Use use{event.process, event.request};
@@ -54,12 +54,12 @@ void CopyTable::Handle(const CopyUserDied& event, std::vector<CopyAction>& out) 
   }
 }
 
-// Nobody may want it any more.
+// It may no longer be wanted.
 void CopyTable::Consider(Copies::iterator entry, std::vector<CopyAction>& out) {
   Copy& copy = entry->second;
   if (!copy.waiting.empty() || !copy.users.empty()) return;
   switch (copy.stage) {
-    case Stage::kMakingRoom:  // RoomMade or RoomRefused will find nobody
+    case Stage::kMakingRoom:  // RoomMade or RoomRefused will find no waiter
     case Stage::kLeaving:
       return;
     case Stage::kPulling:
@@ -126,7 +126,7 @@ void CopyTable::Handle(const OriginFreed& event, std::vector<CopyAction>& out) {
   if (found == copies_.end()) return;
   Copy& copy = found->second;
   copy.forsaken = true;
-  // Who borrows an object keeps it from being freed; so nobody waits for it in earnest.
+  // A borrower keeps an object from being freed, so no process seriously waits for it.
   FailWaiting(copy, "ObjectLostError\nthe object was freed while it was being fetched", out);
   if (copy.users.empty() && (copy.stage == Stage::kPulling || copy.stage == Stage::kComplete)) Leave(found, out);
 }
@@ -198,21 +198,21 @@ void CopyTable::CheckInvariants() const {
       }
     }
     WEFT_CHECK(copy.users.empty() || copy.stage == Stage::kComplete, "only what is complete is used");
-    WEFT_CHECK(copy.waiting.empty() || copy.stage != Stage::kComplete, "nobody waits for what is there");
-    WEFT_CHECK(copy.stage != Stage::kPulling || !copy.waiting.empty(), "nothing is pulled for nobody");
+    WEFT_CHECK(copy.waiting.empty() || copy.stage != Stage::kComplete, "no process waits for a complete copy");
+    WEFT_CHECK(copy.stage != Stage::kPulling || !copy.waiting.empty(), "every pull has a waiter");
     WEFT_CHECK(copy.sending == 0 || copy.stage != Stage::kMakingRoom, "what has no place is not sent");
     WEFT_CHECK(copy.stage != Stage::kLeaving || copy.sending > 0, "what leaves waits for what is being sent only");
     const bool is_unused = copy.stage == Stage::kComplete && copy.users.empty();
-    WEFT_CHECK(is_unused == (copy.unused_since != 0), "what nobody uses is listed");
-    WEFT_CHECK(!is_unused || !copy.forsaken, "what nobody will want goes with its last user");
+    WEFT_CHECK(is_unused == (copy.unused_since != 0), "unused copies are listed");
+    WEFT_CHECK(!is_unused || !copy.forsaken, "a forsaken copy goes with its last user");
     if (copy.unused_since != 0) {
       ++unused;
       auto listed = unused_.find(copy.unused_since);
-      WEFT_CHECK(listed != unused_.end() && listed->second == object, "what nobody uses is listed");
+      WEFT_CHECK(listed != unused_.end() && listed->second == object, "unused copies are listed");
     }
   }
   WEFT_CHECK(uses == uses_.size(), "a use is listed both ways");
-  WEFT_CHECK(unused == unused_.size(), "what nobody uses is listed");
+  WEFT_CHECK(unused == unused_.size(), "unused copies are listed");
 }
 
 }  // namespace weft::core

@@ -105,7 +105,7 @@ std::vector<NodeNumber> HolderDirectory::HoldersOf(ObjectId object) const {
 void HolderDirectory::CheckInvariants() const {
   size_t holders = 0, listed = 0;
   for (const auto& [object, entry] : objects_) {
-    WEFT_CHECK(!entry.holders.empty(), "an object that nobody holds is forgotten");
+    WEFT_CHECK(!entry.holders.empty(), "an object without holders is forgotten");
     for (const auto& [node, holder] : entry.holders) WEFT_CHECK(by_node_.at(node).contains(object), "found both ways");
     holders += entry.holders.size();
   }

@@ -157,7 +157,7 @@ void PullPlan::DropSource(ObjectId object, NodeNumber node, bool for_good, std::
     Kill(request);
     out.emplace_back(CancelChunk{number, node});
   }
-  // Who knows what was true a moment ago asks again.
+  // The answer may be out of date: ask again.
   pull.asked_for_sources = pull.no_more_sources = false;
   Wake(object, pull);
 }
@@ -223,7 +223,7 @@ void PullPlan::Handle(const ChunkArrived& event, std::vector<PullAction>& out) {
     --pull.asked_of[request.chunk];
     pull.chunks[request.chunk] = Chunk::kHad;
     ++pull.had;
-    // Nobody else need send it.
+    // No other source need send it.
     for (auto& [number, other] : requests_) {
       if (pull.asked_of[request.chunk] == 0) break;
       if (!other.live || other.object != request.object || other.chunk != request.chunk) continue;
@@ -292,8 +292,8 @@ uint32_t PullPlan::NextChunk(Pull& pull, Source& source) {
   if (!pull.fresh.empty()) {
     uint32_t chunk = next_of(pull.fresh);
     if (pull.begun && chunk != pull.cursor) {
-      // It has come to where others are at work, who have asked already for what comes next: it goes to the middle of
-      // what is left there, as they do when they meet, and nobody asks for what another is just getting.
+      // It has reached a part that others work on and have already asked for: it goes on in the middle of what is left
+      // there, as they do when they meet, so that no node asks for what another is just getting.
       uint32_t end = chunk;
       for (auto next = pull.fresh.find(chunk); next != pull.fresh.end() && *next == end; ++next) ++end;
       chunk += (end - chunk) / 2;
@@ -431,7 +431,7 @@ void PullPlan::CheckInvariants() const {
     WEFT_CHECK(bytes <= config_.link_credit || link.requests.size() == 1, "a link has its limit");
     total += bytes;
     for (ObjectId object : link.ready) {
-      WEFT_CHECK(pulls_.contains(object) && pulls_.at(object).sources.contains(node), "ready is who may ask");
+      WEFT_CHECK(pulls_.contains(object) && pulls_.at(object).sources.contains(node), "a ready pull may ask");
     }
   }
   WEFT_CHECK(total == in_flight_ && total <= std::max(config_.total_credit, kChunkBytes), "all links have their limit");
@@ -444,16 +444,16 @@ void PullPlan::CheckInvariants() const {
       auto there = asked.find({object, chunk});
       WEFT_CHECK(pull.asked_of[chunk] == (there == asked.end() ? 0 : there->second), "requests are counted");
       WEFT_CHECK((pull.chunks[chunk] == Chunk::kAsked) == (pull.asked_of[chunk] > 0),
-                 "what is asked is owed by somebody");
+                 "what is asked for is owed by a source");
       bool missing = pull.chunks[chunk] == Chunk::kMissing;
-      WEFT_CHECK(pull.fresh.contains(chunk) == (missing && holders == 0), "what nobody else has is listed");
-      WEFT_CHECK(pull.held.contains(chunk) == (missing && holders > 0), "what others have is listed");
+      WEFT_CHECK(pull.fresh.contains(chunk) == (missing && holders == 0), "chunks of complete sources only are listed");
+      WEFT_CHECK(pull.held.contains(chunk) == (missing && holders > 0), "chunks of partial sources are listed");
       had += pull.chunks[chunk] == Chunk::kHad ? 1 : 0;
     }
     WEFT_CHECK(had == pull.had && had < pull.chunks.size(), "what is had is counted");
     bool owed = false, room = false;
     for (const auto& [node, source] : pull.sources) {
-      WEFT_CHECK(!pull.dropped.contains(node), "who was dropped is no source");
+      WEFT_CHECK(!pull.dropped.contains(node), "a dropped node is no source");
       auto there = asked_there.find({object, node});
       WEFT_CHECK(source.asked == (there == asked_there.end() ? 0 : there->second), "requests are counted per source");
       owed = owed || source.asked > 0;

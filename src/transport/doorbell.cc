@@ -43,7 +43,7 @@ Doorbell::Doorbell(std::shared_ptr<Mapping> memory) : memory_(std::move(memory))
 SleepOutcome Doorbell::SleepPublished(WaiterState kind, int64_t deadline_ns) {
   const FutexOutcome outcome = FutexWait(&page_->waiter_state, static_cast<uint32_t>(kind), deadline_ns);
   const uint32_t state = page_->waiter_state.exchange(static_cast<uint32_t>(WaiterState::kAwake));
-  // Woken and out of time at once counts as woken: somebody has spent a wake-up on us.
+  // Woken and out of time at once counts as woken: another thread has spent a wake-up on us.
   if (state != static_cast<uint32_t>(kind) || outcome == FutexOutcome::kWoken) return SleepOutcome::kWoken;
   return outcome == FutexOutcome::kTimedOut ? SleepOutcome::kTimedOut : SleepOutcome::kInterrupted;
 }

@@ -133,7 +133,7 @@ void Link::UpdateWatch() {
       break;
     case State::kOpen:
       if (!paused_ && stash_.empty()) events |= EPOLLIN;
-      // Who was told that the queue is full is told when it no longer is, even if nothing is left to send.
+      // An owner that was told that the queue is full is told when it no longer is, even if nothing is left to send.
       if (((to_send || was_full_) && !corked_) || send_failed_) events |= EPOLLOUT;
       break;
     case State::kRelaying:
@@ -273,7 +273,7 @@ void Link::EnterOpen() {
   if (listener_ != nullptr) {
     std::exchange(listener_, nullptr)->LinkAuthenticated(this, done->peer_hello());
     if (*destroyed || state_ != State::kOpen) return;
-    WEFT_CHECK(handler_ != nullptr, "who accepts a link gives it a handler");
+    WEFT_CHECK(handler_ != nullptr, "an accepted link gets a handler");
   } else {
     handler_->LinkReady(*this, done->peer_hello());
     if (*destroyed) return;
@@ -679,8 +679,8 @@ Result<UniqueFd> Link::ReleaseSocket() {
   return std::move(socket_);
 }
 
-// Moves what can be moved, both ways. Who has hung up is reported again and again: what it had said is then taken in at
-// once, and its descriptor is no longer watched.
+// Moves what can be moved, both ways. A peer that has hung up would be reported again and again: its last bytes are
+// taken in at once, and its descriptor is no longer watched.
 void Link::Relay(bool wire_hung_up, bool process_hung_up) {
   PassToProcess();
   while (!wire_ended_ && (wire_hung_up || to_process_.size() < kMaxRelayBytes)) {
@@ -786,7 +786,7 @@ void Link::Release() {
   queued_bytes_ = 0;
 }
 
-// Over. A refused connection lingers at its listener; any other is closed. Tells the owner, who may destroy us.
+// Over. A refused connection lingers at its listener; any other is closed. Tells the owner, which may destroy us.
 void Link::Fail(Error why) {
   if (listener_ != nullptr) {
     state_ = State::kLingering;
@@ -857,7 +857,7 @@ void Link::Tick(int64_t now_ns) {
       if (*destroyed) return;
       if (state_ == State::kOpen && now_ns >= last_heard_ns_ + settings_.idle_timeout_ns) {
         if (paused_) {
-          last_heard_ns_ = now_ns;  // nobody listens
+          last_heard_ns_ = now_ns;  // the owner does not read
         } else {
           Fail(Error{ErrorKind::kTimeout, "the link with " + peer_address_ + " ended: nothing was heard for " +
                                               std::to_string(settings_.idle_timeout_ns / 1'000'000) + " ms"});

@@ -230,7 +230,7 @@ class Link {
   bool wire_ended_ = false;
   bool process_ended_ = false;
 
-  const std::shared_ptr<bool> destroyed_ = std::make_shared<bool>(false);  // seen by who is in a callback
+  const std::shared_ptr<bool> destroyed_ = std::make_shared<bool>(false);  // seen by code in a callback
 };
 
 }  // namespace weft::core

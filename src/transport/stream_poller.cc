@@ -146,7 +146,7 @@ bool StreamPoller::Handle(const epoll_event* events, int count) {
 }
 
 void StreamPoller::Round() {
-  lingers_.store(false);  // first: who gathers from now on gets another one
+  lingers_.store(false);  // first: gathering from now on gets another round
   SendGathered();
   std::vector<std::shared_ptr<SharedStream>> late;
   {
@@ -192,12 +192,12 @@ void StreamPoller::Park() {
     {
       std::lock_guard lock(role_mutex_);
       inside = inside_;
-      // Else nobody would wake us. And while the word says awake it may say so again when we sleep: the waiter has
-      // slept and been woken once more meanwhile, and we would sleep through it.
+      // Otherwise nothing would wake us. And while the word says awake it may say so again when we sleep: the waiter
+      // has slept and been woken once more meanwhile, and we would sleep through it.
       deep = deep && inside && word != static_cast<uint32_t>(WaiterState::kAwake);
       deep_ = deep;
     }
-    // Somebody has woken the waiter that waits for the sockets, and only we can tell it.
+    // The waiter that waits for the sockets was woken, and only we can tell it.
     if (inside && word == static_cast<uint32_t>(WaiterState::kAwake)) Wake();
     const FutexOutcome outcome = FutexWait(&own_.waiter_word(), word, deep ? kNoDeadline : tick_at_ns);
     const bool was_deep = std::exchange(deep, false);
@@ -237,7 +237,7 @@ void StreamPoller::Leave() {
     inside_ = false;
     deep = deep_;
   }
-  // It counts the ticks again, to read should nobody come back.
+  // It counts the ticks again, to read if no waiter comes back.
   if (deep) FutexWake(&own_.waiter_word());
 }
 

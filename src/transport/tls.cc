@@ -36,7 +36,7 @@ Error FileError(const char* what, const std::string& file) {
                std::string("the TLS ") + what + " file '" + file + "' cannot be used: " + TakeReason()};
 }
 
-// A key with a passphrase fails instead of asking on the terminal of whoever has started the daemon.
+// A key with a passphrase fails instead of asking on the terminal on which the daemon was started.
 int NoPassphrase(char*, int, int, void*) { return 0; }
 
 BIO* FromWire(const SSL* ssl) { return ::SSL_get_rbio(ssl); }
