@@ -2,8 +2,8 @@
 //
 // usage: mandelbrot [file]        (mandelbrot.ppm unless given; most viewers open it)
 //
-// Strips inside the set take much longer than the others. There are more strips than CPUs, so whoever is done takes the
-// next one; nothing needs to be divided fairly beforehand.
+// Strips inside the set take much longer than the others. There are more strips than CPUs, so a worker that is done
+// takes the next one; nothing needs to be divided fairly beforehand.
 #include <weft/weft.h>
 
 #include <algorithm>

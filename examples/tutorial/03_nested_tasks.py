@@ -22,7 +22,7 @@ def sort(items, smallest):
 
 @weft.remote
 def spawn(count):
-    # References can be returned too: whoever gets this list decides when to wait.
+    # References can be returned too: the caller that gets this list decides when to wait.
     return [square.remote(number) for number in range(count)]
 
 

@@ -1,8 +1,8 @@
-"""Actor classes: what `@weft.remote` makes of a class, its methods, and the public functions for actors.
+"""Actor classes: the result of `@weft.remote` on a class, its methods, and the public functions for actors.
 
 The calls themselves are C++ (weft._core.ActorHandle and ActorMethod). What a process must know of a class to call its
-actors is an ActorInfo; it travels as a blob with every handle, so nothing of the class itself is loaded by callers.
-The actor's own process is the business of weft._actor_worker.
+actors is an ActorInfo; it travels as a blob with every handle, so callers load nothing of the class itself.
+weft._actor_worker is for the actor's own process.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ def method_with_options(method, given: dict):
 
 
 def refuse_method_call(method):
-    """Raises: somebody wrote handle.method(...) where handle.method.remote(...) was meant. Called by C++."""
+    """Raises: the user wrote handle.method(...) instead of handle.method.remote(...). Called by C++."""
     name = method._name
     raise TypeError(
         f"method {name!r} of actor {method._handle._info.name} cannot be called directly: write "

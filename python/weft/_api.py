@@ -1,6 +1,6 @@
-"""The session: init, shutdown, and what they need to know of this machine and interpreter.
+"""The session: init, shutdown, and what they need to know about this machine and interpreter.
 
-One session per process at a time. `_lock` guards starting and stopping; the C++ core knows by itself whether it runs.
+One session per process at a time. `_lock` guards starting and stopping; the C++ core itself knows whether it runs.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ def _check_address(address) -> str:
 
 
 def check_address(wanted: str, given_by: str) -> str:
-    """The same of an address that is given as text, by somebody whom errors name."""
+    """The same for an address that was given as text; errors name where it came from."""
     if wanted == "local":
         return ""
     host, colon, port = wanted.rpartition(":")

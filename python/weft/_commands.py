@@ -59,7 +59,7 @@ def run(arguments: list) -> int:
         print(f"weft: {failure}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # Whoever read has had enough; Python must not complain about it once more when it ends.
+        # The reader has closed the pipe; Python must not complain about it again when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -383,7 +383,7 @@ def _stack(arguments: list) -> int:
             return error
 
     failed = 0
-    # Beside each other: one that is stopped lets whoever asks wait.
+    # In parallel: a stopped daemon would make the others wait.
     with ThreadPoolExecutor(max(1, len(asked))) as threads:
         for process, stack in zip(asked, threads.map(stack_of, asked)):
             what = "driver" if process["role"] == 1 else process["actor"] or "worker"
@@ -422,7 +422,7 @@ def _explain(arguments: list) -> int:
     elif waits:
         print("\n\n".join(f"{wait['type']} pid={wait['pid']}: {wait['text']}" for wait in waits))
     else:
-        print(f"nobody has waited for longer than {_LONG:g} s", file=sys.stderr)
+        print(f"no process has waited for longer than {_LONG:g} s", file=sys.stderr)
     return 0
 
 

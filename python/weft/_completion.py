@@ -66,7 +66,7 @@ def map_unordered(remote_function, iterable, *, max_in_flight=None):
 
 
 class _Map:
-    """The iterator of map_unordered. It makes calls only while somebody asks it for results."""
+    """The iterator of map_unordered. It makes calls only while it is asked for results."""
 
     def __init__(self, remote_function, items, max_in_flight):
         self._remote = remote_function.remote

@@ -1,4 +1,4 @@
-"""How exceptions travel from a worker to whoever gets the result.
+"""How exceptions travel from a worker to the process that gets the result.
 
 The worker packs an exception (`pack_exception`): its class, arguments and attributes, and its traceback as text
 without weft's own frames. The other side rebuilds it (`task_error`) as an instance of both the original class and
@@ -306,7 +306,7 @@ def task_error(payload) -> BaseException:
     _describe(error, packed)
     _set(error, "__cause__", RemoteTraceback(packed.text))  # and with it __suppress_context__
     if isinstance(error, SystemExit):
-        # It would end the driver without a word if nobody catches it.
+        # It would end the driver without a message if the program does not catch it.
         import logging
 
         logging.getLogger("weft").warning(

@@ -44,7 +44,7 @@ def join(timeout: float) -> None:
 
 
 def forget_after_fork() -> None:
-    """In a child process the thread does not exist, and the lock may be held by nobody."""
+    """In a child process the thread does not exist, and the lock may never be released."""
     global _thread, _lock
     _thread = None
     _lock = threading.Lock()
@@ -110,4 +110,4 @@ class OutputPrinter:
                 stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
             stream.flush()
         except Exception:
-            pass  # closed, full or broken: there is nobody left to tell
+            pass  # closed, full or broken: there is nowhere left to write

@@ -1,6 +1,6 @@
-"""What is said of waits: of one that lasts long, and of those in a session that somebody looks at.
+"""Messages about waits: about one that lasts long, and about those in an observed session.
 
-What waits for what is found out in C++ (src/runtime/wait_graph.h), for both.
+C++ finds out what waits for what (src/runtime/wait_graph.h), for both.
 """
 
 from __future__ import annotations

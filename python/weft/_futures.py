@@ -59,7 +59,7 @@ def await_ref(ref):
         try:
             loop.call_soon_threadsafe(wake, why)
         except RuntimeError:
-            pass  # the loop was closed meanwhile, and with it whoever waited
+            pass  # the loop was closed meanwhile, and with it the waiting coroutine
 
     _events.ensure_started()
     if loop is _actor_worker.loop():
@@ -71,7 +71,7 @@ def await_ref(ref):
 
 
 def _await_in_actor(ref, loop, woken, resolved):
-    """Wait for it so that others can see who waits, and that a circle is found (docs/decisions/0008)."""
+    """Wait for it so that others can see the wait, and a circle is found (docs/decisions/0008)."""
     import asyncio
 
     task = asyncio.current_task(loop)

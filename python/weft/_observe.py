@@ -33,7 +33,7 @@ class Event(NamedTuple):
     """One record of an event log; times in nanoseconds of CLOCK_MONOTONIC."""
 
     kind: int
-    process: int  # RAN: who submitted the task; DEPENDS: who owns the object
+    process: int  # RAN: the submitter of the task; DEPENDS: the owner of the object
     task: int
     object: int
     name: int

@@ -674,7 +674,7 @@ class MethodOptions(_Options):
         put(self, "max_args", -1)
 
     def with_parameters(self, parameters: str | None, min_args: int, max_args: int) -> MethodOptions:
-        """These, for a method whose parameters are known. Only on options that nobody else has seen."""
+        """These, for a method whose parameters are known. Only for options that are not in use yet."""
         put = object.__setattr__
         put(self, "parameters", parameters)
         put(self, "min_args", min_args)

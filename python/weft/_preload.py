@@ -55,7 +55,7 @@ def import_modules(warn) -> None:
 
     names = os.environ.pop(_WARM).split(",")
     environment = dict(os.environ)  # before the modules change it
-    # Kills this process if an import hangs. An exec does not begin it anew.
+    # Kills this process if an import hangs. An exec does not restart it.
     if signal.getitimer(signal.ITIMER_REAL)[0] == 0:
         signal.setitimer(signal.ITIMER_REAL, float(environment.get(_SECONDS_VARIABLE, _MOST_SECONDS)))
     imported = []

@@ -140,7 +140,7 @@ def rebuild(function, options: TaskOptions):
 
 
 def refuse_direct_call(remote_function):
-    """Raises: somebody wrote f(...) where f.remote(...) was meant. Called by C++."""
+    """Raises: the user wrote f(...) instead of f.remote(...). Called by C++."""
     name = getattr(remote_function, "__name__", "f")
     raise TypeError(
         f"remote function {name!r} cannot be called directly: write {name}.remote(...) to run it as a task, "

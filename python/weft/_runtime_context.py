@@ -1,4 +1,4 @@
-"""Who and where this code is, and what the session has: `get_runtime_context`, `nodes`, `cluster_resources`, ...
+"""Where this code runs, and what the session has: `get_runtime_context`, `nodes`, `cluster_resources`, ...
 
 Everything is asked of C++ when it is asked for; nothing is kept here.
 """
@@ -137,7 +137,7 @@ _context = RuntimeContext()
 
 
 def get_runtime_context() -> RuntimeContext:
-    """Who and where this code is: the ids and names of driver, node, process, task and actor."""
+    """Where this code runs: the ids and names of driver, node, process, task and actor."""
     _started()
     return _context
 
@@ -183,7 +183,7 @@ def cluster_resources() -> dict:
 
 
 def available_resources() -> dict:
-    """What of it nobody uses at present, as far as the head has heard; a resource that is used up is left out."""
+    """The unused part of it, as far as the head has heard; a resource that is used up is left out."""
     _started()
     return _sum("available")
 

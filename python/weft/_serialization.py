@@ -96,7 +96,7 @@ _table_made_from = -1
 
 
 def _dispatch_table() -> dict:
-    """copyreg's table and our way with arrays. Made again when somebody registered with copyreg."""
+    """copyreg's table and our way with arrays. Made again when a type was registered with copyreg."""
     global _table, _table_made_from
     if _table_made_from != len(copyreg.dispatch_table):
         numpy = sys.modules["numpy"]
@@ -264,7 +264,7 @@ def _parts(value):
     elif isinstance(value, type):
         for name, part in list(vars(value).items()):
             if isinstance(part, (types.GetSetDescriptorType, types.MemberDescriptorType)):
-                continue  # of the class itself, which is made anew
+                continue  # of the class itself, which is made again
             part = getattr(part, "__func__", getattr(part, "fget", part))
             yield f".{name}", part
     else:

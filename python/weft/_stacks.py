@@ -1,4 +1,4 @@
-"""Where every thread of a process is, asked from outside, also while it is blocked in C or asleep.
+"""Where every thread of a process is, asked from outside, even while it is blocked in C or asleep.
 
 Drivers and workers register faulthandler for a real-time signal, with a memfd as its file: `listen` there, `dump` here.
 Nothing is sent to a process that does not catch the signal, as that would end it.
@@ -23,7 +23,7 @@ def _signal_number() -> int:
 
 
 def listen() -> None:
-    """Make this process answer. Does nothing if somebody has taken the signal already, or cannot be done here."""
+    """Make this process answer. Does nothing if the signal is taken already, or it cannot be done here."""
     global _file
     if _file is not None:
         return

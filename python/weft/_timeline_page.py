@@ -206,7 +206,7 @@ _PAGE = r"""<!doctype html>
   }
 
   function drawFlows(w, h, until) {
-    // Arrows that would lie on each other, to the pixel, are drawn once; and no more than anybody can tell apart.
+    // Arrows that would lie on each other, to the pixel, are drawn once; and no more than the eye can tell apart.
     const seen = new Set();
     for (const [kind, row, at, target] of flows) {
       const slice = slices[target];

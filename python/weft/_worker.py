@@ -1,6 +1,6 @@
 """The Python side of a worker process: from the zygote it is forked from to its end.
 
-What a worker knows of the driver's interpreter comes in the environment variable WEFT_DRIVER (`describe_driver`).
+A worker learns about the driver's interpreter from the environment variable WEFT_DRIVER (`describe_driver`).
 """
 
 from __future__ import annotations

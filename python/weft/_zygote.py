@@ -2,7 +2,7 @@
 
 Started by the node daemon as ``python -m weft._zygote`` with a SOCK_SEQPACKET socket as descriptor 3. It imports what
 every worker needs, once, and then forks on request. It is the parent of the workers and reports how each one ended. It
-ends when the daemon closes the socket; then the workers have no daemon either and end by themselves.
+ends when the daemon closes the socket; then the workers have no daemon either and exit on their own.
 
 One packet each, little-endian (src/node/zygote.h):
     daemon to zygote  'F' uint64 worker               with three descriptors: the worker's socket, stdout, stderr

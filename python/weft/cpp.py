@@ -1,10 +1,10 @@
 """C++ functions and classes as tasks and actors: `tasks = weft.cpp.library("libtasks.so")`.
 
-The library names what it offers in a `weft::Library` (include/weft/library.h). Its functions then are remote functions
-and its classes actor classes, as if they were Python's: `tasks.norm.remote(array)`, `tasks.Counter.remote(10)`. They
+The library lists its functions and classes in a `weft::Library` (include/weft/library.h). They are then remote
+functions and actor classes, as if they were Python's: `tasks.norm.remote(array)`, `tasks.Counter.remote(10)`. They
 run inside the ordinary workers, which load the library when they first need it; in a cluster it is sent to nodes that
 do not have it. Numbers, strings, bytes, lists, tuples, dicts, sets, references and handles of actors are translated;
-NumPy arrays are looked at where they lie.
+NumPy arrays are read in place.
 """
 
 from __future__ import annotations

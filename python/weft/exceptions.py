@@ -54,7 +54,7 @@ __all__ = [
 
 
 class WeftError(Exception):
-    """The root of all exceptions that weft raises for what happened while it worked."""
+    """The root of all exceptions that weft raises for errors at run time."""
 
 
 class TaskError(WeftError):
@@ -66,7 +66,7 @@ class TaskError(WeftError):
     plain TaskError that carries its type name, message and traceback as text.
     """
 
-    # Set by weft on the instance; these are what a TaskError has that nobody filled in.
+    # Set by weft on the instance; these are the values of a TaskError that was not filled in.
     function_name: str = ""
     """The name of the task's function."""
     pid: int = 0
@@ -110,7 +110,7 @@ class ReconstructionFailedError(ObjectLostError):
 
 
 class ObjectStoreFullError(WeftError):
-    """Shared memory has no room for the object, also after waiting for others to be freed."""
+    """Shared memory has no room for the object, even after waiting for others to be freed."""
 
 
 class OutOfDiskError(WeftError):

@@ -57,8 +57,8 @@ def list_workers(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: O
 
 
 def list_nodes(*, filters: Any = None, limit: int = _DEFAULT_LIMIT, session: Optional[Session] = None) -> list:
-    """Nodes of the cluster, with their resources. State: ALIVE or DEAD. What only a node itself knows, from daemon_pid
-    on, is None for all but the one that was asked."""
+    """Nodes of the cluster, with their resources. State: ALIVE or DEAD. Values that only a node itself knows, from
+    daemon_pid on, are None for all but the node that was asked."""
     return _select(_nodes(observe(NODES, session)), filters, limit)
 
 

@@ -11,7 +11,7 @@
 
 The nodes are real: each has its node daemon and its workers, and they talk over TCP on 127.0.0.1. Nothing is left
 behind, on disk or in memory, even if the program that made the cluster is killed: its nodes end when it ends. Needs no
-network and no files of the user's; clusters made so are strangers to all others.
+network and no files of the user's; such a cluster has nothing to do with others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Node:
         return not self._ended(0)
 
     def log(self) -> str:
-        """What its daemon had to say."""
+        """The log of its daemon."""
         size = os.fstat(self._log).st_size
         return os.pread(self._log, size, 0).decode(errors="replace")
 

@@ -166,11 +166,11 @@ FunctionRecord* CppRunner::FunctionOf(core::DefinedTemplate& what, core::Process
       if (!function) {
         core::LibraryBody asked;
         core::DecodeLibraryBody(what.body, &asked);
-        throw VersionMismatchError(
-            "the library at " + asked.path +
-            " is not the one that the caller has loaded: it was built anew since (the caller has "
-            "build " +
-            asked.build + ", this worker found build " + library.build + "); start the program again");
+        throw VersionMismatchError("the library at " + asked.path +
+                                   " is not the one that the caller has loaded: it was rebuilt since (the caller has "
+                                   "build " +
+                                   asked.build + ", this worker found build " + library.build +
+                                   "); start the program again");
       }
     }
     if (!function) {

@@ -85,7 +85,7 @@ void EventThread::Loop() {
   while (runtime_.NextEvent(&event, receiver_)) {
     if (event.kind == core::RuntimeEvent::kOutput) Print(event);
     if (event.kind != core::RuntimeEvent::kReady) continue;
-    runtime_.DropReference(event.object);  // whoever asked keeps it
+    runtime_.DropReference(event.object);  // the requester keeps it
     auto* callback = static_cast<Callback*>(event.cookie);
     {
       std::lock_guard lock(mutex_);

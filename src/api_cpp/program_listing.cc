@@ -159,8 +159,8 @@ std::vector<ProgramFile> ListProgramFiles(const std::vector<std::string>& comman
   }
 
   std::vector<Listed> loaded = ListLoaded(seen);
-  // The program itself loads again what it has loaded. `weft worker` loads what its libraries need, and this process
-  // may have loaded much that is nobody's business.
+  // The program itself loads its libraries again. `weft worker` loads what its libraries need, and this process may
+  // have loaded many others that workers do not need.
   for (bool more = true; more;) {
     more = false;
     for (Listed& library : loaded) {

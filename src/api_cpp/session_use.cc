@@ -17,7 +17,7 @@ std::atomic<bool> g_needs_fence{true};
 int Membarrier(int command) { return static_cast<int>(::syscall(SYS_membarrier, command, 0, 0)); }
 
 std::atomic<UserPlace*> g_places{nullptr};
-std::atomic<int> g_given_up{0};  // about how many of them are free: without any, nobody looks for one
+std::atomic<int> g_given_up{0};  // about how many of them are free: with none, no thread looks for one
 
 // Gives the place up when the thread ends. What runs in the thread still later, and that is little, takes one for good.
 struct PlaceKeeper {

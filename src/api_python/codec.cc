@@ -18,7 +18,7 @@ using core::ArrayHead;
 using core::PickleHead;
 using core::ValueFormat;
 
-// References of one value, in bytes: far more than anybody puts into one, and less than what a count can say.
+// References of one value, in bytes: far more than any program puts into one, and less than a count can say.
 constexpr size_t kMaxReferencesSize = size_t{1} << 31;
 
 // Room for an encoded value of `size` bytes: in the string if it is small, else in the store.
@@ -108,8 +108,8 @@ int EncodeArray(PyObject* value, ObjectId id, Encoded& out) {
   uint64_t offset = ArrayHead::DataOffset(static_cast<uint32_t>(view.ndim), layout.size());
   auto size = static_cast<uint64_t>(view.len);
 
-  // An array made by weft.empty is in the store already. Nobody else may be able to write to it: the array is known by
-  // one name and the call, and its memory by the array alone.
+  // An array made by weft.empty is in the store already. Nothing else may be able to write to it: only one name and the
+  // call refer to the array, and only the array to its memory.
   Owned base(PyObject_GetAttrString(value, "base"));
   if (!base) {
     PyBuffer_Release(&view);

@@ -171,7 +171,7 @@ PyObject* Put(PyObject*, PyObject* value) {
   scratch.clear();
   scratch_references.clear();
   scratch.push_back(static_cast<char>(core::ValueFormat::kNative));
-  // The GIL is held until the object has the references, so nobody drops one of them before.
+  // The GIL is held until the object has the references, so none of them is dropped before.
   if (EncodeNative(value, scratch, scratch_references, core::kMaxInlineBytes) &&
       scratch.size() <= core::kMaxInlineBytes) {
     return NewRef(runtime->PutInline(scratch, scratch_references), false);

@@ -23,7 +23,7 @@ namespace {
 
 namespace nb = nanobind;
 
-// As in runtime_explain.cc: who has not answered by then is stopped, or busy beyond measure.
+// As in runtime_explain.cc: a process that has not answered by then is stopped or overloaded.
 constexpr int64_t kMaxTraversalNs = 2'000'000'000;
 
 struct Explanation {
@@ -73,7 +73,7 @@ class OutsideInquiry {
     std::vector<Explanation> results;
     const std::vector<core::ProcessFact> processes = std::move(processes_);
     processes_.clear();
-    // Who did not answer now is not waited for once more in each of the traversals.
+    // A process that did not answer now is not waited for again in each traversal.
     std::set<core::ProcessId> answered;
     for (const core::ProcessFact& process : processes) answered.insert(process.process);
     if (!only) living_ = std::move(answered);

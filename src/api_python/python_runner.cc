@@ -404,7 +404,7 @@ void PythonRunner::WakeOwedBefore(const core::DefinedTemplate& what) {
 void PythonRunner::ServeCalls() {
   for (;;) {
     --pool_seekers_;
-    // Whoever had the GIL may not be back soon.
+    // The thread that had the GIL may not be back soon.
     executor_->WakeOwed();
     for (;;) {
       // Also before the last one, which may block and then leaves no seeker that would take what may run since a call

@@ -58,7 +58,7 @@ constexpr const char* kStartHelp =
     "  --labels=K=V,...    what tasks can choose the node by (label_selector)\n"
     "  --token-file=FILE   the secret that nodes know each other by (default ~/.weft/token; made if it is missing)\n"
     "  --tls-cert=FILE --tls-key=FILE --tls-ca=FILE\n"
-    "                      links with TLS: this node's certificate and key, and who vouches for the others (PEM)\n"
+    "                      links with TLS: this node's certificate and key, and the CA for the others (PEM)\n"
     "  --block             stay in the foreground until stopped\n"
     "  --json              say what was started as one line of JSON\n"
     "\n"
@@ -74,7 +74,7 @@ constexpr const char* kStartHelp =
     "                      servers share the tables\n"
     "  --redis-password-file=FILE  better than a password in the URL, which others may see\n"
     "  --redis-cluster=NAME        tells clusters apart that share a server (default weft)\n"
-    "  --allow-open-redis  also a server elsewhere that asks nobody for a password\n"
+    "  --allow-open-redis  also a server on another machine without a password\n"
     "  --with-redis[=N]    in N Redis servers (default 1) that the head starts and watches itself\n"
     "  --standby           wait until the head that leads is gone, then take over (with --redis)\n"
     "\n"
@@ -219,7 +219,7 @@ Result<UniqueFd> Parent() {
   const pid_t parent = ::getppid();
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, parent, 0)));
   if (!fd) return Error{ErrorKind::kUnavailable, std::string("--end-with-parent: no pidfd: ") + strerror(errno)};
-  // Nobody else can have taken its number while it was still our parent.
+  // No other process can have its number while it is still our parent.
   if (::getppid() != parent) return Error{ErrorKind::kGone, "--end-with-parent: the parent has ended already"};
   return fd;
 }
@@ -262,7 +262,7 @@ TlsSettings Tls(const Arguments& arguments) {
   return tls;
 }
 
-// Where a node's log goes: a directory of ours that nobody else can look into.
+// Where a node's log goes: a directory of ours that no other user can read.
 Result<std::string> LogFolder() {
   const char* runtime = std::getenv("XDG_RUNTIME_DIR");
   std::string folder = runtime && *runtime == '/' && ::access(runtime, W_OK) == 0
@@ -377,7 +377,7 @@ void ReadHeadOptions(const Arguments& arguments, LastingNodeOptions& options) {
   }
 }
 
-// A password in an argument would be seen by whoever lists processes, for as long as the daemon runs.
+// Everybody who lists processes would see a password in an argument, as long as the daemon runs.
 void HidePasswords(int count, char** arguments) {
   for (int i = 0; i < count; ++i) {
     char* at = std::strrchr(arguments[i], '@');
@@ -396,7 +396,7 @@ std::string Host(const Arguments& arguments, const std::vector<std::string>& hea
     throw Mistake{"--host is the address that others reach this node by, such as 10.0.0.2; '" + host + "' is none"};
   }
   if (arguments.Has("--host")) return host;
-  // Who joins another machine's cluster must be reached by its machines; that it is, is never taken for granted.
+  // A node that joins another machine's cluster must be reachable from its machines, so it has to name an address.
   for (const std::string& head : heads) {
     auto parsed = ParseHostPort(head);
     auto addresses = parsed ? ResolveTcp(parsed->first, parsed->second) : parsed.error();
@@ -459,7 +459,7 @@ int Start(const Arguments& arguments) {
     return 1;
   }
   const bool block = arguments.Has("--block");
-  // Whom the node ends with: this process, if it stays.
+  // The node ends with this process, if that stays.
   const UniqueFd self(block ? static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)) : -1);
   const UniqueFd& watched = block ? self : *parent;
   const pid_t child = ::fork();
@@ -472,7 +472,7 @@ int Start(const Arguments& arguments) {
       ::prctl(PR_SET_PDEATHSIG, SIGCONT);  // it sees the end of this process, unless it is stopped
     } else {
       ::setsid();
-      if (::fork() != 0) ::_exit(0);  // nobody's child, so that nobody waits for it
+      if (::fork() != 0) ::_exit(0);  // not our child, so that nothing has to wait for it
     }
     ::prctl(PR_SET_NAME, "weft-node");
     ::umask(077);
@@ -552,15 +552,15 @@ int Stop(const Arguments& arguments) {
   std::vector<pid_t> stopped;
   int failures = 0;
   auto nodes = FindNodeSockets(::geteuid());
-  // Heads last, so that nobody is left behind who looks for one.
+  // Heads last, so that no node is left that looks for its head.
   std::reverse(nodes.begin(), nodes.end());
   for (const NodeSocket& node : nodes) {
     if (!address.empty() && !NamesSameCluster(address, node.cluster)) continue;
-    // The name says who it is; the kernel says who it really is.
+    // The name gives a pid; the kernel gives the real one.
     const pid_t pid = node.daemon;
     if (node.listener != pid) continue;
-    // Tells its end also where nobody waits for orphans, as in some containers. If it ends by itself, nobody else who
-    // gets its number is sent the signals: it listened still after this was opened.
+    // A pidfd tells its end even where no process reaps orphans, as in some containers. If it ends on its own, no later
+    // process with its number gets the signals: it still listened after this was opened.
     UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     if (!process || !Listens(node)) continue;
     if (::syscall(SYS_pidfd_send_signal, process.get(), SIGTERM, nullptr, 0) != 0) continue;

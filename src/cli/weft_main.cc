@@ -34,14 +34,14 @@ constexpr const char* kHelp =
     "  status    the sessions and clusters that run on this machine, and what they use\n"
     "  list      tasks, actors, objects, nodes or workers of a session or node\n"
     "  summary   the same in numbers\n"
-    "  explain   what a reference, or everybody who waits, waits for\n"
+    "  explain   what a reference, or every waiting process, waits for\n"
     "  logs      what workers printed last\n"
     "  stack     where the threads of drivers and workers are\n"
     "  timeline  what ran when, for ui.perfetto.dev (.json) or a browser (.html)\n"
     "  worker    serve tasks of C++ libraries (started by weft::init({.libraries = ...}), not by hand)\n"
     "  node      serve one driver (started by weft.init(), not by hand: the driver's socket is descriptor 3)\n";
 
-// Prints a folder of this installation, for those who build C++ programs: cmake -Dweft_DIR=$(weft --cmake-dir).
+// Prints a folder of this installation, for building C++ programs: cmake -Dweft_DIR=$(weft --cmake-dir).
 int PrintFolder(const char* name) {
   char path[PATH_MAX] = "";
   if (::realpath("/proc/self/exe", path)) {
@@ -63,8 +63,8 @@ int RunNode() {
   ::setsid();
   ::prctl(PR_SET_NAME, "weft-node");
   // When the driver has ended we see the end of its socket, unless we are stopped: then the kernel wakes us. Not
-  // SIGKILL: it would come also when only the thread that called init ends, and nobody would end what our workers have
-  // started.
+  // SIGKILL: it would also come when only the thread that called init ends, and then nothing would end what our workers
+  // have started.
   ::prctl(PR_SET_PDEATHSIG, SIGCONT);
   // The driver's input and output are not ours to hold open; errors are told on its standard error.
   int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);

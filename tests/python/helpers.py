@@ -1,4 +1,4 @@
-"""What the tests share: waiting for conditions, drivers in processes of their own, and who is still alive."""
+"""What the tests share: waiting for conditions, drivers in processes of their own, and which processes still live."""
 
 from __future__ import annotations
 

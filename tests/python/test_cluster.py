@@ -1,6 +1,6 @@
-"""Lasting nodes: `weft start`, `weft stop`, programs that join, tasks on other nodes.
+"""Cluster nodes: `weft start`, `weft stop`, programs that join, tasks on other nodes.
 
-Nodes run on this machine, with a home of their own, so that they are no business of whoever runs the tests.
+Nodes run on this machine, with a home of their own, so that they leave the user who runs the tests alone.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_program_joins_a_lasting_node_and_leaves_nothing_there(nodes):
+def test_a_program_joins_a_cluster_node_and_leaves_nothing_there(nodes):
     nodes.start("--num-cpus=2")
     program = """
         @weft.remote

@@ -1,4 +1,4 @@
-"""A head that ends and comes back: what it keeps in SQLite or Redis, who goes on meanwhile, and who takes over.
+"""A head that ends and comes back: what it keeps in SQLite or Redis, what goes on meanwhile, and which head takes over.
 
 Nodes run on this machine, as in test_cluster.py; a program chooses its node by the pid of the daemon.
 """
@@ -520,7 +520,7 @@ def test_a_standby_takes_over(nodes, tmp_path):
     until(lambda: answers(heads.second_port))
     say(program)
     assert finish(program) == ["[9, 'at the head']"]
-    # Who was the head is one no longer, as long as the other lives.
+    # The former head is no longer one, as long as the other lives.
     done = nodes.run("start", "--head", f"--port={nodes.port}", heads.redis, check=False)
     assert done.returncode == 1
     assert "another head leads" in done.stderr
@@ -606,7 +606,7 @@ def test_redis_may_be_away_for_a_while(nodes, tmp_path):
     nodes.redis[0].send_signal(signal.SIGSTOP)
     time.sleep(7)  # longer than the head's lease in Redis: the length is what is tested
     say(program)
-    assert finish(program) == ["[9, 'at the head']"]  # whoever is a member needs no store
+    assert finish(program) == ["[9, 'at the head']"]  # a member needs no store
     nodes.redis[0].send_signal(signal.SIGCONT)
     nodes.start("--num-cpus=1", "--name=late")
     assert not gone(head)

@@ -1,7 +1,7 @@
 """Workers, nodes and the head are killed at random times: no task is lost, and none runs twice that must not.
 
 The program is on a node that lives. Tasks leave a mark each time that they begin; those without retries may leave one
-at most. WEFT_KILLS says how many kills there are, for who has more time than the usual run.
+at most. WEFT_KILLS says how many kills there are, for longer runs than usual.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def test_libraries_functions_and_handles_travel(machines):
             return sorted({line.split()[-1] for line in open("/proc/self/maps") if ".weft/programs" in line})
 
         porter = tasks.Porter.options(**here).remote(2)
-        # Who only calls an actor needs no library.
+        # A process that only calls an actor needs no library.
         say(
             unneeded=get(holds.options(**there).remote(porter)),
             seen=get(uses.options(**there).remote(tasks, tasks.weight, tasks.Porter, porter, library)),

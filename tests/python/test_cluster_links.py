@@ -217,7 +217,7 @@ def work(number, counter):
     adds = [counter.add.remote(f"add {{number}}-{{i}}") for i in range(10)]
     short = Counter.remote()
     once = short.add.remote(f"short {{number}}")
-    assert weft.get(once, timeout=60) == 1  # who else calls it may be sooner, unless it has been called
+    assert weft.get(once, timeout=60) == 1  # another caller may be first, unless it has been called
     calls = [call.remote(f"{{number}}-{{i}}", short) for i in range(2)]
     assert weft.get(doubled, timeout=60) == [2 * f"{{number}}-{{i}}" for i in range(20)]
     for i, array in enumerate(weft.get(arrays, timeout=60)):

@@ -328,7 +328,7 @@ def test_explain_every_wait(own, gate):
     weft.get(outer)
     wait_until(lambda: waits() == [], 30, "nobody waits")
     nobody = weft_command("explain", *own)
-    assert nobody.stdout == "" and "nobody has waited" in nobody.stderr
+    assert nobody.stdout == "" and "no process has waited" in nobody.stderr
 
 
 def test_explain_a_driver_that_waits(tmp_path, no_session):

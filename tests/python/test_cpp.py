@@ -380,11 +380,11 @@ def test_a_library_that_is_built_anew_is_refused(no_session, tmp_path):
         # As compilers and installers do it: another file under the same name.
         shutil.copy(BUILT / "libweft_test_version_2.so", tmp_path / "new.so")
         os.rename(tmp_path / "new.so", path)
-        # Who has loaded it goes on with what it has.
+        # A worker that has loaded it goes on with the old build.
         assert weft.get([actor.version.remote(), actor.add.remote(1)]) == [1, 6]
         assert weft.cpp.library(path) is library
-        # Who has not refuses; nobody calls what is in the other build.
-        said = f"built anew since \\(the caller has build {builds[0]}, this worker found build {builds[1]}\\)"
+        # A worker that has not refuses; none calls the other build.
+        said = f"rebuilt since \\(the caller has build {builds[0]}, this worker found build {builds[1]}\\)"
 
         @weft.remote(max_retries=0)
         def die():

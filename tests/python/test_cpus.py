@@ -172,7 +172,7 @@ def test_values_in_containers_are_read_before_more_are_made(tmp_path):
 
 
 def test_a_lent_cpu_is_given_back(bodies, tmp_path):
-    """A task that goes on takes its CPU back: whoever borrowed it stops after the task it is at, though it has more."""
+    """A task that goes on takes its CPU back: its borrower stops after its present task, though it has more."""
     go_on = str(tmp_path / "go on")
     with weft.init(num_cpus=1):
 

@@ -1,4 +1,4 @@
-"""weft as somebody gets it who has no tree of it: `cmake --install` and the wheel, used from outside.
+"""weft for users without its source tree: `cmake --install` and the wheel, used from outside.
 
 tests/cpp/outside is the user's project. It is built and run where no other weft is in sight.
 """

@@ -74,7 +74,7 @@ def keeper_class():
             return bytes(800_000)
 
         def written(self):
-            """Bytes in this process's segment, whoever owns them."""
+            """Bytes in this process's segment, whatever process owns them."""
             return weft._core.stats()["store_bytes"]
 
         def exit(self):
@@ -323,7 +323,7 @@ def churn():
 
 
 def test_a_reference_keeps_the_bytes(small_store):
-    """Whoever has looked at it once can do so again, and hand it on."""
+    """A process that has read it once can do so again, and hand it on."""
     keeper = keeper_class().remote()
     ref = weft.get(keeper.lend.remote(5.0))[0]
     assert weft.get(ref)[0] == 5.0

@@ -79,7 +79,7 @@ def test_a_step_waits_for_every_worker():
 
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_long_step_is_told_of_once(shards, tmp_path):
-    """Nobody may wait in silence for a worker that has died: one line names it, whoever waits."""
+    """Nobody may wait in silence for a worker that has died: one line names it, whatever process waits."""
     driver = run_driver(
         f"""
         import os, signal, time

@@ -160,7 +160,7 @@ def test_redis_is_killed_and_comes_back_while_nodes_join_and_actors_are_made(nod
         busy.tell("make")
         later = start_later(nodes, f"later-{number}")
         busy.work(20)
-        assert busy.ready == number, "what was not written down was made"
+        assert busy.ready == number, "what was not persisted was made"
         assert later.poll() is None
         server.start()
         joined(nodes, later)
@@ -267,13 +267,13 @@ class Cluster:
         return joined(self.nodes, self.launch(machine, *arguments))
 
     def endures(self, passed: float) -> None:
-        """Something is done while Redis is away for so long already, and what must be written down waits."""
+        """Something is done while Redis is away for so long already, and what must be persisted waits."""
         if passed == 0:
             self.busy.tell("make")
         if passed > OUTAGE - 10 and self.later is None:  # one that joins gives up after 15 seconds
             self.later = self.launch(1, f"--address={self.nodes.address}", "--num-cpus=1", "--name=later")
         asked = time.monotonic()
-        assert self.busy.work(1) == 0, "what was not written down was made"
+        assert self.busy.work(1) == 0, "what was not persisted was made"
         assert time.monotonic() - asked < 10, "work waited for Redis"
         assert self.later is None or self.later.poll() is None, self.later.stderr.read()
 

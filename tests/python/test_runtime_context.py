@@ -1,4 +1,4 @@
-"""Who and where the code is, and what the session has."""
+"""Where the code runs, and what the session has."""
 
 from __future__ import annotations
 

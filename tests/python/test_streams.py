@@ -1,5 +1,5 @@
 """A session whose processes talk over stream sockets, as they do between nodes: what differs there is how messages
-travel, who reads them, how tasks are taken back, and in which order things arrive."""
+travel, which thread reads them, how tasks are taken back, and in which order things arrive."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_an_actor_that_can_never_be_placed(no_session, named):
     assert time.monotonic() - began < SECONDS
     for part in ("Printer.one", "can never start", "asks for 2 press", "only 1 in all", "did not run"):
         assert part in str(caught.value)
-    # Also for who calls it later, for another process, and in words.
+    # Also for later callers, for another process, and as text.
     with pytest.raises(weft.UnschedulableError, match="2 press"):
         weft.get(printer.one.remote())
 

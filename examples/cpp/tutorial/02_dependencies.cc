@@ -1,6 +1,6 @@
 // Dependencies: a Ref given to a task as an argument arrives as its value.
 //
-// So a pipeline is written down by passing on what the step before returned. Nothing is fetched in between: the texts
+// So a program writes a pipeline by passing on what the last step returned. Nothing is fetched in between: the texts
 // below go from worker to worker, and only the counts come back. The three pipelines run side by side, the steps of
 // each one after the other.
 #include <weft/weft.h>

@@ -31,7 +31,7 @@ int depth(int levels) { return levels == 0 ? 0 : 1 + weft::get(weft::remote<dept
 
 int square(int x) { return x * x; }
 
-// References can be returned too: whoever gets this list decides when to wait.
+// References can be returned too: the caller that gets this list decides when to wait.
 std::vector<weft::Ref<int>> spawn(int count) {
   std::vector<weft::Ref<int>> refs;
   for (int i = 0; i < count; ++i) refs.push_back(weft::remote<square>(i));

@@ -1,4 +1,4 @@
-// Handles: whoever holds the handle of an actor can call it, be it a task, another actor or the driver.
+// Handles: every holder of an actor's handle can call it: a task, another actor or the driver.
 //
 // Three workers report their progress to one board, and the driver looks at the board while they work.
 #include <weft/weft.h>

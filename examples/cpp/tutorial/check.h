@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <string>
 
-// Says which line was wrong. In a task the exception travels to whoever asks for the result, as every other does. (The
-// standard's std::source_location says the same; Clang has it only from version 16 on.)
+// Says which line was wrong. In a task the exception travels to the process that gets the result, like every other.
+// (The standard's std::source_location says the same; Clang has it only from version 16 on.)
 inline void check(bool is_true, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
   if (!is_true) throw std::logic_error(std::string(file) + ":" + std::to_string(line) + ": not as expected");
 }

@@ -1,4 +1,4 @@
-// A library that uses weft inside: whoever calls it need not know. Its workers are `weft worker` with this library.
+// A library that uses weft inside: its callers need not know. Its workers are `weft worker` with this library.
 #include <weft/weft.h>
 
 #include <string>
