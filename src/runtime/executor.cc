@@ -12,7 +12,7 @@ namespace weft::core {
 namespace {
 
 constexpr uint32_t kMaxStreak = 64;
-// How long a worker that leaves waits for its last replies to be received.
+// How long a worker that exits waits for its last replies to be received.
 constexpr int64_t kLastRepliesNs = 2'000'000'000;
 
 }  // namespace
@@ -52,7 +52,7 @@ void Executor::TakeAdopted() {
 
 void Executor::Run() {
   RunUntilLeaving();
-  // What was replied last must reach the other side before this process ends.
+  // The last replies must reach the other side before this process ends.
   std::vector<SharedStream*> streams;
   {
     std::lock_guard lock(runtime_.mutex_);
@@ -99,7 +99,7 @@ void Executor::Sleep(int64_t deadline_ns) { Idle(deadline_ns); }
 
 void Executor::Rest() {
   runtime_.SetLoopRests(true);
-  // Messages that only the link thread is concerned with wake all; that is no reason to turn the loop.
+  // Messages that concern only the link thread wake all; that is no reason to turn the loop.
   do {
     if (!Idle(kNoDeadline)) break;
   } while (!was_disturbed_ && !runtime_.stopped() && !exit_.load(std::memory_order_acquire) && !AnythingToTake());
@@ -201,7 +201,7 @@ bool Executor::Idle(int64_t deadline_ns) {
   waiters.BeginPolling(idle_);
   runtime_.doorbell_->DisarmBackground();
   runtime_.SetWakeUps(runtime_.eager_waits_ > 0);
-  // No bell rings for a copy. One that came after Step had looked is seen here, a later one is news.
+  // No bell rings for a copy. One that came after Step looked is seen here; a later one counts as news.
   const uint32_t seen = waiters.news() - (std::exchange(copy_came_, false) ? 1 : 0);
   lock.unlock();
   runtime_.Flush();
@@ -214,7 +214,7 @@ bool Executor::Idle(int64_t deadline_ns) {
     was_disturbed_ = slept == SleepOutcome::kInterrupted;
     may_spin_.store(false, std::memory_order_relaxed);
   } else {
-    // A bell may ring late, for a task that was found before: what was allowed still is.
+    // A bell may ring late, for a task that was found already: the permission to spin stays.
     was_disturbed_ = false;
   }
   was_disturbed_ = woken_.exchange(false) || was_disturbed_;
@@ -233,7 +233,7 @@ bool Executor::Idle(int64_t deadline_ns) {
 void Executor::TakeMore() {
   bool any = false;
   while (Step()) any = true;
-  // The main thread did not leave, or forget a submitter, because of us.
+  // The main thread may have waited for this thread, to exit or to forget a submitter.
   if (any && (exit_.load(std::memory_order_acquire) || submitter_ended_.load())) Wake();
 }
 
@@ -430,7 +430,7 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   std::string impossible;
   std::vector<Location> gone;     // with their nodes
   std::vector<ObjectId> orphans;  // their owners are dead
-  bool all_gone = true;           // of what is impossible
+  bool all_gone = true;           // every impossible argument is
   if (fits) {
     for (uint32_t i = 0; i < head.num_returns; ++i) execution.returns.push_back({from, in.Fixed<uint64_t>()});
     call.first_return = execution.returns.empty() ? head.task : execution.returns[0].index;
@@ -478,7 +478,7 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
     for (Pending& pending : stored) {
       Object* object = machine_.Accept(owner, pending.id, false, execution.references);
       call.dependencies[pending.argument].object = object;
-      // A copy from another node is counted otherwise.
+      // A copy from another node is counted elsewhere.
       if (!runtime_.IsElsewhere(pending.location) && owner.MustBeRegistered(pending.id)) orphans.push_back(pending.id);
       if (!object || !runtime_.in_cluster_ || !runtime_.IsElsewhere(pending.location)) continue;
       auto found = runtime_.fetches_.find(pending.location);
@@ -530,7 +530,7 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   execution.outcome.kind = ReplyKind::kValues;
   execution.outcome.values.clear();
   execution.outcome.error.clear();
-  // Its owner can have them made again.
+  // The owner can have them made again.
   const bool to_be_made = !gone.empty() && all_gone && call.what->kind != TemplateKind::kCreation;
   if (lost || to_be_made) {
     PopTask(submitter);

@@ -1,5 +1,5 @@
-// Executor: arguments that lie on other nodes. A task stays unclaimed at the front of its channel until what it takes
-// is here; what the next few need comes meanwhile.
+// Executor: arguments that lie on other nodes. A task stays unclaimed at the front of its channel until its arguments
+// are here; those of the next few tasks come meanwhile.
 #include <algorithm>
 
 #include "runtime/executor.h"
@@ -7,11 +7,11 @@
 namespace weft::core {
 namespace {
 
-// Tasks whose arguments come from other nodes while those before them run, and how much of that at once.
+// For how many later tasks arguments are fetched while earlier ones run, and how many bytes at once.
 constexpr size_t kMostAhead = 7;
 constexpr uint64_t kMostBytesAhead = 32 << 20;
 
-// In order, and each once, what of a task lies on other nodes.
+// The arguments of a task that lie on other nodes, in order, each once.
 std::vector<Location> AwayFrom(NodeNumber here, const Submitter& submitter, std::string_view bytes) {
   std::vector<Location> away;
   ByteReader in(bytes);
@@ -40,7 +40,7 @@ std::vector<Location> AwayFrom(NodeNumber here, const Submitter& submitter, std:
 
 }  // namespace
 
-// Begins with what is new before it ends with the rest: what is in both comes once.
+// Begins the new fetches before it ends the old ones: one that is in both lists is not fetched twice.
 void Executor::Await(std::vector<Location>& awaited, std::vector<Location> wanted) {
   for (const Location& location : wanted) ++runtime_.BeginFetch(location).others;
   for (const Location& location : std::exchange(awaited, std::move(wanted))) {
@@ -54,7 +54,7 @@ void Executor::StopAwaiting(Submitter& submitter) {
   Await(submitter.ahead, {});
 }
 
-// Or known not to come: then the task is taken, and goes back or fails.
+// Or it is known that they will not come: then the task is taken, and goes back or fails.
 bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool early) {
   std::vector<Location> away = AwayFrom(NodeOf(runtime_.self()), submitter, frame.bytes);
   if (away.empty() && submitter.awaited.empty() && submitter.ahead.empty()) return true;
@@ -65,7 +65,7 @@ bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool e
       Await(submitter.awaited, std::move(away));
       submitter.awaited_early = early;
     } else if (!early && std::exchange(submitter.awaited_early, false)) {
-      // There may have been no room beside what the task before it used.
+      // There may have been no room beside the arguments of the task before it.
       for (const Location& location : submitter.awaited) runtime_.BeginFetch(location);
     }
     for (const Location& location : submitter.awaited) {
@@ -77,7 +77,7 @@ bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool e
   return here;
 }
 
-// One argument at a time would wait for four wake-ups on its way, so those of the next few tasks come beside it.
+// One argument at a time would wait for four wake-ups on its way, so those of the next few tasks come in parallel.
 void Executor::AwaitAhead(Submitter& submitter) {
   SharedStream* stream = submitter.peer->channel.stream();
   std::vector<Location> away;
@@ -98,7 +98,7 @@ void Executor::AwaitAhead(Submitter& submitter) {
   Await(submitter.ahead, std::move(away));
 }
 
-// The task at the front has its arguments, or will not run here. What the next ones need comes while this one runs.
+// The task at the front has its arguments, or will not run here. Those of the next tasks come while this one runs.
 void Executor::PopTask(Submitter& submitter) {
   submitter.peer->channel.Pop();
   if (!runtime_.in_cluster_) return;

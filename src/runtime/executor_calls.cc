@@ -1,4 +1,4 @@
-// Executor: calls of an actor that run beside each other, and cancelling what runs.
+// Executor: concurrent calls of an actor, and cancelling running tasks.
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@ constexpr int kForcedExit = 75;
 
 }  // namespace
 
-// ---- calls beside each other --------------------------------------------------------------------------------------
+// ---- concurrent calls ---------------------------------------------------------------------------------------------
 
 void Executor::StartConcurrent(std::unique_ptr<Execution> owned) {
   Execution* execution = owned.get();
@@ -65,7 +65,7 @@ void Executor::Complete(Execution* execution, bool in_language) {
   }
   ended.reset();
   if (next) runner_.Start(*next);
-  // The main thread may have left calls in their channels, or may wait to leave or to forget a submitter.
+  // The main thread may have left calls in their channels, or may wait to exit or to forget a submitter.
   const bool main_may_act = exit_.load(std::memory_order_acquire) || submitter_ended_.load();
   if (!mode_.loop && ((was_full && !in_language) || main_may_act)) Wake();
 }
@@ -75,7 +75,7 @@ void Executor::Complete(Execution* execution, bool in_language) {
 uint64_t Executor::RunningNow(ProcessId submitter, uint64_t task) const {
   const uint64_t execution = current_execution_.load(std::memory_order_acquire);
   if (current_task_.load() != task || current_submitter_.load(std::memory_order_acquire) != submitter.value) return 0;
-  // If the next run has not begun meanwhile, what was read belongs together.
+  // If the next run has not begun meanwhile, the values belong together.
   return current_execution_.load() == execution ? execution : 0;
 }
 
@@ -93,7 +93,7 @@ void Executor::CancelRunning(ProcessId submitter, uint64_t task, bool force, boo
     early_cancels_.push_back({submitter, task, force, CoarseNowNs()});
     if (early_cancels_.size() > kMaxEarlyCancels) early_cancels_.pop_front();
     num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));
-    // It may have begun between the look and the note.
+    // It may have begun between the check and the note.
     found = look();
     if (found == 0) return;
     early_cancels_.pop_back();
@@ -115,7 +115,7 @@ void Executor::TakeEarlyCancel(ProcessId submitter, uint64_t task, uint64_t exec
     early_cancels_.erase(found);
     runner_.Interrupt(execution);
   }
-  // Most of those that are old came after their tasks had ended.
+  // Most old ones came after their tasks had ended.
   const int64_t old_ns = CoarseNowNs() - kEarlyCancelNs;
   while (!early_cancels_.empty() && early_cancels_.front().at_ns < old_ns) early_cancels_.pop_front();
   num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));

@@ -1,4 +1,4 @@
-// Executor: replies. What a task has returned goes to its submitter, at once or gathered with others.
+// Executor: replies. Results go to the submitter, at once or gathered with others.
 #include <time.h>
 
 #include <algorithm>
@@ -9,15 +9,15 @@
 namespace weft::core {
 namespace {
 
-// Of calls that have ended and are not run again, less than so many may be told to a caller on another node as "may
-// have run", if this process crashes in a method that has run here so often before. Each in a message of its own would
-// halve the rate of calls.
+// If this process crashes in a method that has run here so often before, a caller on another node may be told "may have
+// run" about fewer than so many ended calls that are not run again. Sending each reply alone would halve the rate of
+// calls.
 constexpr uint32_t kMostPreciousOwed = 8;
 constexpr uint32_t kProven = 16;
-// A call that runs no longer is short beside waking a caller, which takes some microseconds here and more there.
+// A call that runs no longer than this is short compared to waking a caller, which costs microseconds on both sides.
 constexpr uint32_t kBriefNs = 50'000;
-// Replies of calls beside each other that are announced together. So many take a fraction of a millisecond, and the
-// caller works on them while the next ones are made.
+// How many replies of concurrent calls are announced together. So many take a fraction of a millisecond, and the caller
+// works on them while the next ones are made.
 constexpr uint32_t kMostOwed = 64;
 
 }  // namespace
@@ -39,8 +39,8 @@ uint8_t* Executor::RoomForReply(Submitter& submitter, uint32_t size, bool in_lan
 
 void Executor::SendReply(Submitter& submitter, uint32_t size, bool precious, bool failed) {
   submitter.peer->channel.CommitSend(static_cast<uint8_t>(FrameType::kReply), false, size);
-  // On a stream, a reply that was not sent dies with us. Of those that cannot be had by running the task again only a
-  // few are put off, and only until something runs that may do us harm.
+  // On a stream, a reply that was not sent dies with this process. Of replies that another run cannot replace, only a
+  // few are postponed, and only until something runs that may crash this process.
   if (precious && submitter.peer->channel.stream()) {
     submitter.precious_owed += mode_.concurrent ? kMostPreciousOwed : 1;
   }
@@ -175,7 +175,8 @@ void Executor::Reply(Execution& execution, bool in_language) {
     std::unique_lock lock(runtime_.mutex_);
     Owner& owner = *runtime_.owner_;
     Actions& actions = runtime_.actions_;
-    // The receiver of our values borrows what is inside them, before we let go of anything.
+    // The receiver becomes a borrower of the references inside our values before this process gives back any of its
+    // own.
     for (TaskReturn& value : outcome.values) {
       for (Object* object : value.contained) owner.AddBorrower(object, from, actions);
     }
@@ -185,7 +186,7 @@ void Executor::Reply(Execution& execution, bool in_language) {
     machine_.Release(owner, from, execution.references, given_back, retained, actions);
     runtime_.Perform();
   }
-  // What was routed must be on its way before the reply, so that an owner hears of a borrower before it can lose it.
+  // Routed messages must leave before the reply, so that an owner hears of a borrower before it can free the object.
   if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
 
   uint32_t size = sizeof reply + static_cast<uint32_t>(outcome.error.size() + given_back.size() * sizeof(GivenBack) +

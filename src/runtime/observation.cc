@@ -15,10 +15,10 @@
 namespace weft::core {
 namespace {
 
-// How often a daemon is tried again that has no room for a connection.
+// How often to try a daemon again that has no room for a connection.
 constexpr int64_t kRetryNs = 20'000'000;
 
-// One question to one session, and what has come of its answer.
+// One question to one session, and the part of its answer that has come.
 class Question {
  public:
   Question(const SessionName& session, const Observe& what, int64_t patience_ns)
@@ -42,7 +42,7 @@ class Question {
     }
     if (NowNs() < deadline_ns_) return;
     if (!answered_) return FallSilent();
-    ended_ = true;  // a process that is stopped, or dead by now: told without it
+    ended_ = true;  // a process is stopped, or dead by now: answer without it
   }
 
   bool ended() const { return ended_; }

@@ -41,11 +41,11 @@ void OutputMarks::Write(int stream, uint32_t number, std::string_view name) {
   const int fd = STDOUT_FILENO + stream;
   int unread = 0;
   if (::ioctl(fd, FIONREAD, &unread) != 0) return;
-  // A task that prints nothing does not wait until what others have printed is read.
+  // A task that prints nothing does not wait until other tasks' text is read.
   pollfd room{fd, POLLOUT, 0};
   if (unread > 0 && (::poll(&room, 1, 0) != 1 || (room.revents & POLLOUT) == 0)) return;
   Stream& of = streams_[stream];
-  const bool without_text = unread == 0;  // what was written before was read, and no text was found in it
+  const bool without_text = unread == 0;  // all earlier bytes were read, and had no text
   const bool last = without_text && of.left == 1;
   const std::string mark = MarkOf(last || number == 0 ? "" : name);
   if (::write(fd, mark.data(), mark.size()) < 0) return;

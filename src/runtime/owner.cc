@@ -7,17 +7,17 @@
 namespace weft::core {
 namespace {
 
-// Tasks of one worker that are looked at when another one is idle.
+// How many tasks of one worker are considered when another one is idle.
 constexpr size_t kLookBehind = 256;
-// Waking a worker takes about this long (35 to 95 us were measured). Work that a busy one will have done by then is not
-// worth it: the woken one would find nothing, and takes its core from others meanwhile.
+// Waking a worker takes about this long (35 to 95 us were measured). It does not pay for work that a busy worker will
+// have done by then: the woken one would find nothing, and would take a core from others meanwhile.
 constexpr uint64_t kWakeUpNs = 50'000;
 // While no core is free for it, it would only take turns with the busy workers and with us.
 constexpr uint64_t kCrowdedNs = 1'000'000;
-// What a task costs its worker besides its body.
+// The cost of a task for its worker besides its body.
 constexpr uint32_t kOverheadNs = 300;
 
-// By itself or inside another argument, such as a list of references; what is pending or borrowed there is not known.
+// Itself or inside another argument, such as a list of references; pending and borrowed objects there are not known.
 bool TakesStored(const Task* task) {
   const auto is_stored = [](const Object* object) { return object->value.kind() == ValueKind::kStored; };
   const auto* dependencies = task->dependencies.get();
@@ -183,8 +183,8 @@ void Owner::SubmitterWaits(Actions& out) {
   Settle(out);
 }
 
-// The one with the fewest; but an idle one is left alone while a busy one will have done everything before the idle one
-// is awake.
+// The worker with the fewest tasks; but an idle one is left alone while a busy one will have done everything before the
+// idle one is awake.
 int32_t Owner::WorkerFor(Shape& shape) const {
   int32_t best = -1, busy = -1;
   auto consider = [&](int32_t candidate) {
@@ -275,8 +275,8 @@ void Owner::PushDependentsBehind(Task* first, Actions& out) {
   }
 }
 
-// An idle worker takes half of what the busiest one has not begun. Tasks behind their producers stay where those are,
-// so they do not make a worker one to take from.
+// An idle worker takes half of the tasks that the busiest one has not begun. Tasks behind their producers stay with
+// them, so they do not count.
 void Owner::Rebalance(Shape& shape, Actions& out) {
   if (shape.revoking > 0 || shape.workers.empty()) return;
   bool idle = false;
@@ -288,7 +288,7 @@ void Owner::Rebalance(Shape& shape, Actions& out) {
     const LeasedWorker& worker = workers_[number];
     if (worker.pushed.size < 2 || worker.pushed.size <= best.size() || worker.expected_ns < worth_ns) continue;
     movable.clear();
-    size_t looked = 0;  // a long chain is not looked through each time one of its links is done
+    size_t looked = 0;  // a long chain is not searched each time one of its links is done
     for (Task* task = worker.pushed.last; task != worker.pushed.first && looked < kLookBehind; ++looked) {
       if (task->state == TaskState::kPushed && task->unresolved == 0) movable.push_back(task);
       task = task->previous;
@@ -342,7 +342,7 @@ void Owner::RevokeResolved(uint64_t task_handle, bool revoked, int64_t now_ns, A
     TakeBack(task, out);
     int32_t limit = task->what->max_retries;
     if (task->what->kind == TemplateKind::kCreation) {
-      Finish(task, out);  // the next incarnation gets another one
+      Finish(task, out);  // the next incarnation gets another constructor
     } else if (task->actor->state != ActorState::kDead && (limit < 0 || task->attempt < static_cast<uint32_t>(limit))) {
       ++task->attempt;
       Requeue(task, out);
@@ -372,10 +372,10 @@ void Owner::PushRefused(uint64_t task_handle, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
   Task* task = tasks_.Find(task_handle);
   if (!task || (task->state != TaskState::kPushed && task->state != TaskState::kRevoking)) return;
-  // It may have been asked back before it was sent: then it is back.
+  // It may have been revoked before it was sent: then it is back.
   const bool cancelled = task->state == TaskState::kRevoking && task->cancelled;
   if (task->state == TaskState::kRevoking) RevokeEnded(task);
-  // Until its next result; if it owes none (its channel is full of what was revoked), until Tick.
+  // Until its next result; if it owes none (its channel is full of revoked tasks), until Tick.
   workers_[task->worker].full = true;
   workers_[task->worker].full_since_ns = now_ns;
   TakeBack(task, out);
@@ -502,7 +502,7 @@ void Owner::Finish(Task* task, Actions& out) {
 void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::string_view error,
                     const std::vector<ReturnedValue>& values, int64_t now_ns, Actions& out, uint32_t run_ns) {
   now_ns_ = now_ns;
-  // What an actor returns of its own to itself is held while the reply lies in the channel.
+  // Objects of its own that an actor returns to itself are held while the reply is in the channel.
   auto let_go = [&] {
     for (size_t i = 0; from == self_ && i < values.size(); ++i) {
       for (ObjectId id : values[i].contained) {
@@ -524,7 +524,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
   if (worker.pushed.size == 0) worker.idle_since_ns = now_ns;
   worker.full = false;
   if (run_ns > 0 && !worker.actor) {
-    // One that lost its core in the middle tells nothing of the others, so no single one counts for much.
+    // A run that lost its core in the middle says nothing about the others, so no single run counts for much.
     const int64_t typical = task->what->typical_ns;
     const int64_t sample = std::min(int64_t{run_ns}, 4 * typical + 1'000);
     const bool first = task->what->typical_ns == TaskTemplate::kUnknownNs;
@@ -537,7 +537,7 @@ void Owner::Replied(ProcessId from, uint64_t task_handle, ReplyKind kind, std::s
     if (kind == ReplyKind::kHandedBackBlocked) worker.blocked = true;
     RemoveArgumentBorrower(task, from, out);
     if (task->what->kind == TemplateKind::kCreation) {
-      // Calls behind it would now be before it, and wait for it: they follow it once more.
+      // Calls behind it would now be ahead of it, and wait for it: they follow it again.
       for (Task* call = worker.pushed.first; call; call = call->next) {
         if (call->state != TaskState::kPushed) continue;
         call->to_follow = true;

@@ -1,4 +1,4 @@
-// Owner: actors and cancelling. What a caller, or the creator, of an actor does with its calls while the actor starts,
+// Owner: actors and cancelling. What a caller or the creator of an actor does with its calls while the actor starts,
 // lives, restarts and dies.
 #include <algorithm>
 
@@ -150,7 +150,7 @@ void Owner::PumpActor(Actor* actor, Actions& out) {
     out.push_back({.kind = ActionKind::kPlaceActor, .id = actor->handle->id});
   }
   if (actor->worker < 0 || actor->killed || actor->incarnation == actor->killed_incarnation) return;
-  // By a call that waits for its arguments: then only those that have no place in the order go on.
+  // By a call that waits for its arguments: then only calls without a place in the order go on.
   bool held_up = false;
   for (Task* task = actor->queue.first; task;) {
     LeasedWorker& worker = workers_[actor->worker];
@@ -242,14 +242,14 @@ void Owner::FailCall(Task* task, bool may_have_run, Actions& out) {
 void Owner::ActorReported(const ActorChanged& change, int64_t now_ns, Actions& out) {
   now_ns_ = now_ns;
   auto state = static_cast<ActorState>(change.state);
-  // Also for an actor that was let go meanwhile: the runtime numbers its channels as we number the workers.
+  // Even for an actor that was dropped meanwhile: the runtime numbers its channels like our workers.
   const bool has_worker = state == ActorState::kStarting || state == ActorState::kAlive;
   if (has_worker) WorkerRecord(change.worker);
   auto it = actors_.find(change.actor);
   if (it == actors_.end()) return;
   Actor* actor = it->second.get();
   if (actor->state == ActorState::kDead || change.incarnation < actor->incarnation) return;
-  // The worker before, if its death was heard first: now its calls can be judged.
+  // The last worker, if its death was heard first: now its calls can be decided.
   const int32_t before = actor->worker >= 0 && workers_[actor->worker].dead ? actor->worker : -1;
   const bool new_worker = has_worker && before >= 0 && workers_[before].process != change.worker;
   actor->why = change.why;
@@ -288,7 +288,7 @@ void Owner::DeclareActorDead(Actor* actor, Actions& out) {
   Hold(handle);  // the last call may hold it
   actor->state = ActorState::kDead;
   if (actor->worker >= 0) {
-    // What was not begun never will be. The worker may stay for a while, perhaps because of its own call to itself.
+    // Calls that have not begun never will. The worker may stay for a while, perhaps because of a call to itself.
     for (Task* task = workers_[actor->worker].pushed.first; task; task = task->next) {
       if (task->state == TaskState::kPushed && task->what->kind == TemplateKind::kCall) Revoke(task, out);
     }

@@ -1,10 +1,10 @@
-// Owner: what it knows of why an object is pending. The facts are judged elsewhere (wait_graph.h).
+// Owner: what it knows about why an object is pending. The conclusions are drawn elsewhere (wait_graph.h).
 #include "runtime/owner.h"
 
 namespace weft::core {
 namespace {
 
-// Of a task's arguments; a task waits for all, so those that are listed suffice to show that it cannot go on.
+// Of a task's arguments; a task waits for all, so a few of them suffice to show that it cannot go on.
 constexpr size_t kMaxArgumentsListed = 1000;
 
 void List(const Task* task, ObjectFact& fact) {
@@ -18,7 +18,7 @@ void List(const Task* task, ObjectFact& fact) {
   }
 }
 
-// Empty for a value; an error of a body is the front end's, and not read here.
+// Empty for a value; an error of a body belongs to the front end and is not read here.
 std::string HowItFailed(const Value& value) {
   if (value.kind() == ValueKind::kTaskError) return "its task raised an exception";
   if (value.kind() != ValueKind::kSystemError) return {};

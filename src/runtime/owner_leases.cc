@@ -8,9 +8,9 @@
 namespace weft::core {
 namespace {
 
-// A channel that is full although its worker owes nothing is being emptied; it is tried again after this.
+// A full channel whose worker owes nothing is being emptied; it is tried again after this time.
 constexpr int64_t kPushAgainNs = 1'000'000;
-// After a lease that could not be used was wanted elsewhere.
+// How long to request no lease after an unused one was recalled.
 constexpr int64_t kRequestAgainNs = 20'000'000;
 // Tasks may lie so long behind one that was expected to be short.
 constexpr int64_t kGatherNs = 2'000'000;
@@ -112,7 +112,7 @@ void Owner::LeaseRefused(uint32_t number, const std::string& why, Actions& out) 
   // remembered: a lease that is not available now may be later, and one that never will be is refused again.
   if (!shape.workers.empty()) return;
   while (Task* task = shape.ready.PopFront()) {
-    // What is said of all tasks of a shape begins so.
+    // A message about all tasks of a shape begins like this.
     constexpr std::string_view kOfAll = "the task ";
     const bool of_all = why.starts_with(kOfAll);
     const std::string text = of_all ? "the task '" + task->what->name + "' " + why.substr(kOfAll.size()) : why;
@@ -160,8 +160,8 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
     worker->dead = true;
     DropLease(*worker);
     dead_workers_.push_back(static_cast<int32_t>(worker - workers_.data()));
-    // Of an actor whose home is on another node, the death may be heard first. Whether it restarts is not known then,
-    // and its calls wait for that (ActorReported).
+    // If the home of the actor is another node, this may be the first news of the death. Whether it restarts is not
+    // known yet, and its calls wait for that (ActorReported).
     const bool untold = worker->actor && worker->actor->worker == static_cast<int32_t>(worker - workers_.data());
     if (!untold) RevokePushed(*worker, out);
   }
@@ -180,7 +180,7 @@ void Owner::ProcessDied(ProcessId process, const std::string& how, int64_t now_n
   Settle(out);
 }
 
-// Its processes may be borrowers here by the word of others, and unknown to our daemon.
+// Its processes may be borrowers here, registered by others, and unknown to our daemon.
 void Owner::NodeDied(NodeNumber node, Actions& out) {
   if (!dead_nodes_.insert(node).second) return;
   auto of_node = [node](ProcessId process) { return NodeOf(process) == node; };
@@ -233,7 +233,7 @@ void Owner::Tick(int64_t now_ns, Actions& out) {
   Settle(out);
 }
 
-// One took longer than its like: what lies behind it may go elsewhere, and such tasks are not counted on for a while.
+// A task took longer than expected: tasks behind it may go elsewhere, and its kind does not count as short for a while.
 void Owner::StopGathering(uint32_t number) {
   Shape& shape = shapes_[number];
   shape.gathering_since_ns = 0;

@@ -1,12 +1,12 @@
-// Owner: lineage. What is kept of a task or call whose results are stored, and how results that were lost with their
-// node are made again by running it once more.
+// Owner: lineage. Keeps what is needed of tasks and calls whose results are stored, and makes results that were lost
+// with their node again by running the task once more.
 //
-// Only results in a segment of a cluster's node have a lineage, and only if what made them has retries; of others
-// nothing is kept. A lineage keeps the records of those arguments that are small or have a lineage themselves. Other
+// Only results in a segment of a cluster node have a lineage, and only if their task or call has retries; nothing is
+// kept of others. A lineage keeps the records of those arguments that are small or have a lineage themselves. Other
 // arguments (made by put, borrowed, handles of actors) and the actor of a call it only knows by name: it must not keep
 // large values or actors that nothing refers to, and without them the task cannot run again.
 //
-// A call that is made again runs in whatever incarnation there is by then, after the calls that were sent before it. It
+// A call that is made again runs in the incarnation of that time, after the calls that were sent before it. It
 // has no place in the order of calls: a call that was made later may wait for its result, and one that it needs itself
 // may be made again after it.
 #include <algorithm>
@@ -69,7 +69,7 @@ void Owner::Retain(Task* task, Actions& out) {
     ++lineage.living;
   }
   lineage_bytes_ += lineage.bytes;
-  // What runs again is the youngest in use, whatever its age.
+  // One that runs again counts as the youngest in use, whatever its age.
   for (auto oldest = lineages_.begin(); lineage_bytes_ > max_lineage_bytes && oldest != lineages_.end();) {
     Lineage* dropped = &*oldest++;
     if (dropped->task) continue;
@@ -216,7 +216,7 @@ bool Owner::Lost(Object* object, const Location& where, std::string_view how_los
   // Made again already, or just now.
   if (object->value.kind() != ValueKind::kStored || object->value.location() != where) return true;
   if (object->lineage && object->lineage->task) {
-    // It runs already, for another one of its results; then once more, if this one is still wanted.
+    // It runs already, for another of its results; afterwards it runs once more if this one is still wanted.
     ForgetValue(object, out);
     object->dropped = true;
     return true;
@@ -297,7 +297,7 @@ void Owner::MakeAgain(Object* object, Actions& out) {
   ResolveWith(object, ValueKind::kSystemError, error);
 }
 
-// All that it returned and that is lost, or was dropped, with one run: the rest of what it returns is not looked at.
+// Makes all its lost or dropped results again with one run; the other results of that run are ignored.
 void Owner::RunAgain(Lineage* lineage, NodeNumber lost, Actions& out) {
   any_lost_ = true;
   Task* task = tasks_.New();
@@ -371,7 +371,7 @@ bool Owner::HasFailedArgument(const Task* task) {
 void Owner::WaitAgain(Task* task) {
   uint32_t pending = 0;
   for (uint32_t i = 0; i < task->num_dependencies; ++i) pending += !task->dependencies[i]->resolved();
-  if (pending <= task->unresolved) return;  // those that it waits for, or that are about to be announced
+  if (pending <= task->unresolved) return;  // it waits for these already, or they are about to be announced
   for (uint32_t i = 0; i < task->num_dependencies; ++i) {
     if (auto* dependents = task->dependencies[i]->dependents) std::erase(*dependents, task);
   }

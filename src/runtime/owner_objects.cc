@@ -129,7 +129,7 @@ std::vector<uint64_t> Owner::HeldOf(ProcessId owner) {
     if (id.owner == owner) held.insert(id.index);
   }
   std::vector<uint64_t> indexes(held.begin(), held.end());
-  // A process that was started after that death has not heard of it.
+  // A process that started after that death has not heard of it.
   if (!held.empty() || !IsDead(owner)) held_of_dead_[owner] = std::move(held);
   return indexes;
 }
@@ -238,7 +238,7 @@ void Owner::RemoveBorrower(Object* object, ProcessId receiver, Actions& out) {
   if (object->id.owner == receiver) return;
   if (object->borrowed) {
     if (dead_.Contains(object->id.owner)) return;
-    // Even of a dead receiver: its owner may be younger than that death and never hear of it.
+    // Even for a dead receiver: the owner may be younger than that death and never hear of it.
     out.push_back({.kind = ActionKind::kRemoveBorrower, .process = receiver, .number = 1, .id = object->id});
   } else if (!IsDead(receiver)) {
     BorrowsChanged(object->id, receiver, -1, out);
@@ -316,7 +316,7 @@ void Owner::ResolveReceived(Object* object, const ReturnedValue& value, Actions&
 
 void Owner::ResolveWith(Object* object, ValueKind kind, std::string_view bytes) {
   object->value.SetBytes(kind, bytes);
-  // Of one that was made again; after its value, as in SetStored.
+  // If it was made again; after its value, as in SetStored.
   if (object->place.load(std::memory_order_relaxed) != Place::kHere) {
     object->place.store(Place::kRemade, std::memory_order_release);
   }
@@ -335,7 +335,7 @@ void Owner::Announce(Object* object, Actions& out) {
     // The thread that wanted to read it may be gone.
     const bool wanted = object->local_references.load(std::memory_order_acquire) != 0 || object->callbacks > 0;
     if (object->wanted_here && wanted) Bring(object, out);
-    // Some only want to know that there is a value.
+    // Some waits only need the value to exist.
     if (object->interests) out.push_back({.kind = ActionKind::kResolved, .object = object});
   } else if (object->awaited()) {
     out.push_back({.kind = ActionKind::kResolved, .object = object});
@@ -357,7 +357,7 @@ void Owner::Announce(Object* object, Actions& out) {
     bool failed = object->value.kind() == ValueKind::kTaskError || object->value.kind() == ValueKind::kSystemError;
     for (size_t i = 0; i < dependents->size(); ++i) {
       Task* task = (*dependents)[i];
-      // A task that takes the object twice is listed twice, in a row: look at it once.
+      // A task that takes the object twice is listed twice, in a row: handle it once.
       if (i > 0 && (*dependents)[i - 1] == task) continue;
       if (task->state == TaskState::kQueued) {
         if (failed) {

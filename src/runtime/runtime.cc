@@ -84,13 +84,13 @@ Status Runtime::ConnectToNode(const std::string& address) {
     return Error{ErrorKind::kInvalid, "this machine belongs to several clusters (" + list +
                                           "); give the address of one of them instead of \"auto\""};
   }
-  // Which of several nodes on one machine, by its daemon's pid: for tests that stand for many machines.
+  // Chooses one of several nodes on one machine by its daemon's pid: for tests that simulate many machines.
   const char* chosen = std::getenv("WEFT_NODE");
   std::erase_if(nodes, [&](const NodeSocket& node) {
     return (wanted != "auto" && !NamesSameCluster(wanted, node.cluster)) ||
            (chosen != nullptr && std::to_string(node.daemon) != chosen);
   });
-  // Of several nodes on one machine, one that is stopped is the last choice.
+  // Among several nodes on one machine, a stopped one is the last choice.
   std::stable_partition(nodes.begin(), nodes.end(), [](const NodeSocket& node) { return !IsStopped(node.listener); });
   const int64_t deadline_ns = NowNs() + kAnswerNs;
   for (const NodeSocket& node : nodes) {
@@ -190,7 +190,7 @@ void Runtime::Stop() {
     }
     stopped_.store(true, std::memory_order_release);
   }
-  if (daemon_pid_ > 0) ::kill(daemon_pid_, SIGCONT);  // if it is stopped: it is to end the session, in order
+  if (daemon_pid_ > 0) ::kill(daemon_pid_, SIGCONT);  // if it is stopped: it must end the session normally
   if (running) {
     Flush();
     {
@@ -213,7 +213,7 @@ void Runtime::Stop() {
   EndEvents(Receiver::kFrontEnd);
   EndEvents(Receiver::kHosted);
   if (daemon_pid_ > 0) {
-    // It ends by itself within moments; wait, so that nothing of the session is left when Stop returns.
+    // It ends on its own within moments; wait, so that nothing of the session is left when Stop returns.
     WaitForChild(daemon_pid_, NowNs() + kLeaveNs);
     daemon_pid_ = -1;
   }
@@ -317,7 +317,7 @@ Status Runtime::Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes) {
       WaitForNews(lock, -1, [&] { return reservations_.contains(request); }, {.when = Lends::When::kForMemory});
   if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
   if (outcome == WaitOutcome::kInterrupted) {
-    // The answer, when it comes, is budget that is simply ours.
+    // The answer, when it comes, is simply more budget.
     if (auto asked = reserving_.find(request); asked != reserving_.end()) asked->second.awaited = false;
     reservations_.erase(request);
     return Error{ErrorKind::kTimeout, "interrupted"};
@@ -353,11 +353,12 @@ Result<StoreRoom> Runtime::Allocate(uint64_t size, ObjectId id, Populate populat
   if (announces) Flush();  // it may have waited and lent its CPU, which is in use again
   for (;;) {
     uint64_t missing = 0;
-    // What an object that is put will be called is known when it is sealed; the body of a function is none.
+    // The id of an object that is put is known when it is sealed; the body of a function is no object.
     auto allocation = writer_.Allocate(id ? id : ObjectId{self(), kForSession}, size, populate, &missing);
     if (allocation) return StoreRoom{allocation->data, allocation->location, *allocation};
     if (allocation.error().kind != ErrorKind::kFull || missing == 0) return allocation.error();
-    // What can never fit is asked for whole: what we have already does not make it fit, and the refusal names it.
+    // For something that can never fit, ask for the whole size: our budget does not make it fit, and the refusal names
+    // it.
     if (size > welcome_.object_store_bytes) missing = size;
     lock.lock();
     Drain();
@@ -399,7 +400,7 @@ Object* Runtime::FindLocked(ObjectId id) {
     return object;
   }
   if (id.owner == self() || !id) return nullptr;
-  // A reference captured by a function, which its definer holds for good: register with the owner ourselves.
+  // A reference captured by a function, which its definer holds for good: this process registers itself with the owner.
   object = owner_->Receive(id, 1);
   if (!object->resolved()) {
     Route(id.owner, {.kind = PeerMessageKind::kAddBorrower, .id = id, .process = self(), .count = 1});

@@ -1,4 +1,4 @@
-// Runtime: actors and cancelling, as the front ends ask for them.
+// Runtime: actors and cancelling, for the front ends.
 #include <algorithm>
 
 #include "base/bytes.h"
@@ -12,9 +12,9 @@ namespace {
 
 thread_local uint64_t t_execution = 0;
 
-// What fits into one message beside everything else (kMaxMessageBytes).
+// What fits into one message together with the rest (kMaxMessageBytes).
 constexpr size_t kMaxHandedOver = 3 << 20;
-// What the home of a detached actor keeps of it must fit into frames of a ring.
+// The recipe that the home of a detached actor keeps must fit into frames of a ring.
 constexpr size_t kMaxKept = 240'000;
 // How often a thread that waits for the daemon checks whether a signal is to be handled.
 constexpr int64_t kAskAgainNs = 100'000'000;
@@ -58,7 +58,7 @@ Result<Runtime::FoundActor> Runtime::CreateActor(const ActorRequest& request, co
   if (question != 0) {
     Result<ActorAnswer> answer = AwaitAnswer(lock, actor_answers_, question, give_up);
     if (!answer && answer.error().kind == ErrorKind::kTimeout) {
-      // The daemon may have created it, or will: it is let go of when that is known.
+      // The daemon may have created it, or will: it is dropped when that is known.
       given_up_[question] = handle;
       return answer.error();
     }
@@ -78,8 +78,8 @@ Result<Runtime::FoundActor> Runtime::CreateActor(const ActorRequest& request, co
 
 // ---- detached actors in a cluster ---------------------------------------------------------------------------------
 
-// The cluster owns it, and the head gives it its name and its number. What its constructor needs follows as soon as its
-// arguments are there; from then on this process is a caller like any other.
+// The cluster owns it, and the head gives it its name and number. The recipe follows as soon as the arguments are
+// there; from then on this process is a caller like any other.
 Result<Runtime::FoundActor> Runtime::CreateDetached(const ActorRequest& request, const GiveUp& give_up) {
   std::string why = WhyNotKept(request.contained);
   for (const Object* object : request.dependencies) {
@@ -135,7 +135,7 @@ Result<Runtime::FoundActor> Runtime::CreateDetached(const ActorRequest& request,
   return FoundActor{handle, {}};
 }
 
-// Why these references cannot be part of what is kept; empty if they can.
+// Why these references cannot be part of the recipe; empty if they can.
 std::string Runtime::WhyNotKept(std::span<Object* const> contained) {
   for (const Object* object : contained) {
     if (object->id.owner == kCluster) continue;  // the handle of another detached actor
@@ -272,7 +272,7 @@ void Runtime::HandOverToDriver(Object* handle) {
   }
   out.Bytes(actor.class_name);
   out.Bytes(actor.creation_arguments);
-  // The driver borrows what it is told of.
+  // The driver becomes a borrower of all that it is told about.
   owner_->AddBorrower(handle, welcome_.driver, actions_);
   for (const auto* objects : {&actor.creation_dependencies, &actor.creation_contained}) {
     out.Fixed(static_cast<uint32_t>(objects->size()));
@@ -364,13 +364,13 @@ Result<std::vector<std::pair<std::string, std::string>>> Runtime::ListActors(boo
   return std::move(answer->actors);
 }
 
-// What the daemon says to question `question`, which was sent. kTimeout: the caller gave up, and must say in given_up_
-// what is to become of the answer; kGone: the session has ended.
+// Waits for the daemon's answer to `question`, which was sent. kTimeout: the caller gave up, and must note in given_up_
+// what to do with the answer; kGone: the session has ended.
 template <class Answer>
 Result<Answer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>& lock, std::unordered_map<uint64_t, Answer>& answers,
                                     uint64_t question, const GiveUp& give_up) {
   for (;;) {
-    // A signal that came just before the sleep does not interrupt it, so it is asked for now and then.
+    // A signal that came just before the sleep does not interrupt it, so check for one now and then.
     WaitOutcome outcome = WaitForNews(lock, NowNs() + kAskAgainNs, [&] { return answers.contains(question); });
     if (auto found = answers.find(question); found != answers.end()) {
       Answer answer = std::move(found->second);
@@ -384,7 +384,7 @@ Result<Answer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>& lock, std::uno
     lock.unlock();
     const bool gives_up = give_up();
     lock.lock();
-    // If the answer has come in between, it is taken: what is done is not to be undone.
+    // If the answer has come in between, take it: what is done must not be undone.
     if (gives_up && !answers.contains(question)) return Error{ErrorKind::kTimeout, "interrupted"};
   }
 }

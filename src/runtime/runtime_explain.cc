@@ -1,11 +1,10 @@
 // Runtime: explaining. Finds out what a wait waits for and whether it can end, by asking the processes and the daemon
 // that know (WaitGraph says which), and answers the same questions of others.
 //
-// A wait is looked at after 200 ms, so short ones pay nothing, and then with growing pauses. The thread that waits puts
-// itself into a list and sleeps on; the background thread begins the inquiries, one at a time in each process and no
-// more than fifty in a second, and wakes the thread if its wait can never end. Threads that wait for the same object
-// are looked at once. Answers are taken in by the link thread, which also answers others, under the lock and without
-// the GIL.
+// A wait is examined after 200 ms, so short ones pay nothing, and then with growing pauses. The waiting thread puts
+// itself into a list and sleeps on. The background thread begins the inquiries, one at a time in each process and at
+// most fifty a second, and wakes the thread if its wait can never end. Threads that wait for the same object share one
+// inquiry. The link thread takes the answers, and also answers others, under the lock and without the GIL.
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,13 +19,13 @@ namespace {
 
 constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr int64_t kFirstLookNs = 200 * kMillisecondNs;
-// A coroutine is told of, and its loop asked whether it rests, before others look at it for the first time.
+// A coroutine is listed, and its loop asked whether it rests, before it is examined for the first time.
 constexpr int64_t kListedNs = 100 * kMillisecondNs;
 constexpr int64_t kFirstPauseNs = 400 * kMillisecondNs;
 constexpr int64_t kMaxPauseNs = 5'000 * kMillisecondNs;
 // Between inquiries; and while another one of this process is open.
 constexpr int64_t kTurnNs = 20 * kMillisecondNs;
-// Where many threads wait, each is looked at less often: twenty inquiries in a second, however many there are.
+// If many threads wait, each is examined less often: twenty inquiries a second, however many there are.
 constexpr int64_t kShareNs = 50 * kMillisecondNs;
 // An inquiry without answer by then is given up: a process is stopped or overloaded.
 constexpr int64_t kMaxInquiryNs = 2'000 * kMillisecondNs;
@@ -39,7 +38,7 @@ constexpr uint32_t kMaxTries = 4;
 
 }  // namespace
 
-// What a wait knows of its own time. Lists it once it has lasted a while.
+// What a wait knows about its own time. Lists the wait once it has lasted a while.
 int64_t Runtime::ListIfLong(Waiting& waiting, bool by_executor) {
   WaitReport& report = *waiting.report;
   if (waiting.number != 0) return kNoDeadline;  // the background thread looks
@@ -87,7 +86,7 @@ void Runtime::EndLooking(Waiting& waiting) {
   if (group->second.empty()) {
     groups_.erase(group);
   } else if (std::exchange(waiting.leads, false)) {
-    // Another one is looked at from now on, as often as this one was.
+    // Another one is examined from now on, as often as this one was.
     Waiting& heir = *group->second.begin()->second;
     heir.leads = true;
     heir.report->look_at_ns = waiting.report->look_at_ns;
@@ -176,7 +175,7 @@ bool Runtime::Look(Waiting& waiting, WaitOutcome* outcome) {
     if (executor_) executor_->DescribeCall(*waiting.task, waiting.execution);
   }
   if (waiting.deadline_ns > 0 && now < notice_at) {
-    report.look_at_ns = notice_at;  // it ends by itself: only worth a word
+    report.look_at_ns = notice_at;  // it ends at its deadline: only worth a notice
     return false;
   }
   if (!inquiries_.empty()) {
@@ -231,7 +230,7 @@ void Runtime::EndAwait(uint64_t number) {
 void Runtime::ForgetAwait(uint64_t number) {
   auto found = awaits_.find(number);
   if (found == awaits_.end()) return;
-  // Replies are taken also in the middle of an inquiry: then the object is gone, and LookAtAwaits takes away the rest.
+  // Replies are taken even in the middle of an inquiry: then the object is gone, and LookAtAwaits removes the rest.
   if (found->second.waiting.inquiry) {
     found->second.object = nullptr;
   } else {
@@ -313,7 +312,7 @@ WaitFact Runtime::FactOf(const Waiting& waiting) const {
   fact.for_ns = NowNs() - waiting.since_ns;
   if (waiting.execution != 0) {
     // Its call goes on with the object. But as long as the loop has other tasks, or is not known to rest, any of them
-    // may cancel this one, or a timer may: then the object is not needed.
+    // or a timer may cancel this one: then the object is not needed.
     fact.has_deadline = loop_rests_ ? 0 : 2;
     fact.wanted = 1;
     fact.objects.push_back(waiting.objects[0]->id);
@@ -408,7 +407,7 @@ void Runtime::Continue(Inquiry& inquiry) {
       if (looked_at_ && looked_at_->inquiry.get() == &inquiry) doorbell_->WakeBackground();
       return;
     }
-    // Once more, from the same beginning: only what is seen twice counts.
+    // Once more, from the same beginning: only facts that are seen twice count.
     inquiry.second = true;
     inquiry.proof = std::move(inquiry.verdict.proof);
     inquiry.number = ++last_inquiry_;
@@ -445,7 +444,7 @@ void Runtime::ShapeAnswered(uint64_t request, std::string_view bytes) {
 void Runtime::AbandonInquiries() {
   for (Inquiry* inquiry : inquiries_) {
     if (inquiry->done) continue;
-    inquiry->graph->Judge(nullptr);  // for its words; what was not answered counts as able to go on
+    inquiry->graph->Judge(nullptr);  // for its text; unanswered questions count as able to go on
     inquiry->verdict = WaitVerdict();
     inquiry->done = true;
   }

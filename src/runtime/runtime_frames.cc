@@ -9,7 +9,7 @@
 namespace weft::core {
 namespace {
 
-// How long the death of a worker may take to be known here, after its connection has ended.
+// How long the news of a worker's death may take to arrive after its connection has ended.
 constexpr size_t kMostOfAName = 80;
 constexpr int64_t kLostNs = 1'000'000'000;
 
@@ -38,7 +38,7 @@ size_t Runtime::Drain() {
   if (!actions_.empty()) Perform();
   if (!forgotten_.empty()) [[unlikely]]
     FreeForgotten();
-  // Taken by a thread that passed by, while the poller sleeps: it may have something to do earlier now.
+  // Another thread took them while the poller sleeps: the poller may have something to do earlier now.
   if (count > 0 && waiters_.poller()) waiters_.TellPoller();
   return count;
 }
@@ -64,8 +64,8 @@ size_t Runtime::DrainPeer(Peer& peer) {
   return count;
 }
 
-// The worker is most likely dead, and its daemon says so in a moment. If it does not, only the connection is: nothing
-// that was sent or will be can be known any more, and the worker has to end so that all goes on as after its death.
+// The worker is most likely dead, and its daemon says so in a moment. If not, only the connection is dead: the fate of
+// what was sent cannot be known any more, and the worker has to end so that all goes on as after its death.
 void Runtime::NoticeLost(Peer& peer) {
   if (peer.dead || peer.lost_at_ns != 0) return;
   peer.lost_at_ns = NowNs();
@@ -126,7 +126,7 @@ bool Runtime::TakeReply(Peer& peer, std::string_view bytes) {
   }
   std::string_view error = in.Raw(head.error_size);
   if (!in.ok() || head.num_given_back > in.remaining() / sizeof(GivenBack)) return false;
-  // Before the reply is handled, which lets go of what the task held.
+  // Before the reply is handled, which releases what the task held.
   auto given_back = in.Raw(head.num_given_back * sizeof(GivenBack));
   if (head.num_retained > in.remaining() / sizeof(uint64_t)) return false;
   for (uint32_t i = 0; i < head.num_retained; ++i) {
@@ -153,7 +153,7 @@ void Runtime::Perform() {
     Action action = actions_[i];  // a copy: performing may add to the list
     switch (action.kind) {
       case ActionKind::kPush:
-        // A call is not tried once one before it was refused: calls keep their order.
+        // After a refused call no later one is tried: calls keep their order.
         if ((action.task->actor && owner_->workers()[action.worker].full) || !PushTask(action.worker, action.task)) {
           owner_->PushRefused(action.task->handle, CoarseNowNs(), actions_);
         }
@@ -372,9 +372,9 @@ bool Runtime::CoresAreFree() const {
   return running <= allowed_cpus_;
 }
 
-// Whether this argument goes along with a task to another node: where it lies in this process's memory, or nullptr. To
-// send it costs a copy; to be asked for it later costs three processes a wake-up each. Without references inside: of
-// those the worker hears as of all that it borrows.
+// Whether this argument travels with a task to another node: its address in this process's memory, or nullptr. Sending
+// it costs a copy; a later request for it costs three processes a wake-up each. Only values without references inside,
+// since the worker learns about those like about everything it borrows.
 const uint8_t* Runtime::PushedAlong(const Object* object, uint32_t frame_bytes) {
   const Location location = object->value.location();
   if (location.size > kMaxPushedBytes || frame_bytes + location.size > kMaxPushedBytesPerFrame) return nullptr;
@@ -425,7 +425,7 @@ bool Runtime::PushTask(int32_t worker, Task* task) {
     }
   }
   if (size > peer.channel.MaxFrameBytes()) {
-    // Submit stores arguments that large; only a crowd of small ones passed by reference comes here.
+    // Submit stores such large arguments; only many small ones passed by reference come here.
     owner_->FailPushed(task->handle,
                        "UnschedulableError\nthe arguments of task '" + task->what->name +
                            "' do not fit into one message: they hold too many references, or there are too many of "

@@ -13,7 +13,7 @@ namespace weft::core {
 namespace {
 
 constexpr int64_t kMillisecondNs = 1'000'000;
-// How long the bytes of a dead process may still be on their way. Longer than a lost packet is sent again after.
+// How long the bytes of a dead process may still be on their way. Longer than TCP takes to send a lost packet again.
 constexpr int64_t kEndNs = 500 * kMillisecondNs;
 constexpr int64_t kShortEndNs = 5 * kMillisecondNs;
 constexpr int64_t kLateEndsTogetherNs = 10'000 * kMillisecondNs;
@@ -44,9 +44,9 @@ void Runtime::SendQueued() {
   }
 }
 
-// What the dead had sent is taken in before its death is handled. Its kernel has closed the connection by the time that
-// its daemon hears of the death, so this waits for bytes on their way only, unless its whole machine is gone, or a
-// child of it still has the socket: then for a moment, and no longer for each of many at once.
+// Takes in what a dead process had sent before its death is handled. Its kernel has closed the connection by the time
+// that its daemon hears of the death, so this waits only for bytes on their way. If its whole machine is gone, or a
+// child of it still has the socket, it waits for a moment, and no longer than that for many at once.
 void Runtime::EndStreams(ProcessId dead) {
   if (!streams_) return;
   std::vector<std::shared_ptr<SharedStream>> ending;
@@ -111,7 +111,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     }
     auto peer = std::make_unique<Peer>();
     peer->process = m->peer;
-    // To a submitter come replies, to a worker come tasks.
+    // A submitter receives replies, a worker tasks.
     auto stream = std::make_shared<SharedStream>(std::move(fds[0]), *streams_, m->own_slot,
                                                  m->first_side != 0 ? Audience::kAnyone : Audience::kExecutor);
     peer->channel = PeerChannel(stream);
@@ -131,7 +131,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     const bool has_worker = state == ActorState::kStarting || state == ActorState::kAlive;
     auto it = has_worker ? workers_.find(m->worker) : workers_.end();
     if (has_worker && it == workers_.end() && !owner_->IsDead(m->worker)) {
-      // Nothing can be sent to it, so it is as good as dead to us; if we are to construct it, to all.
+      // Nothing can be sent to it, so to this process it is dead; if this process must construct it, it is dead to all.
       if (m->construct != 0) Send(core::KillActor{.actor = m->actor, .no_restart = 1});
       m->state = static_cast<uint8_t>(ActorState::kDead);
       m->why = "it cannot be reached: this process has no channel to its worker, process " + ToString(m->worker);
@@ -150,7 +150,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<LeaseRefused>(&message)) {
     owner_->LeaseRefused(owner_->InternShape(m->shape), m->why, actions_);
   } else if (auto* m = std::get_if<ProcessDied>(&message)) {
-    // What the dead had replied still counts.
+    // The replies of the dead process still count.
     if (auto it = workers_.find(m->process); it != workers_.end()) {
       Peer& peer = *it->second;
       DrainPeer(peer);
@@ -193,8 +193,8 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<TrimMemory>(&message)) {
     if (uint64_t released = writer_.Trim(m->bytes)) Send(ReleaseMemory{.bytes = released});
   } else if (auto* m = std::get_if<Routed>(&message)) {
-    // A process's routed messages come after its replies: what it replied before it sent this is in its ring. Of what
-    // it replied on a stream, part may be on its way; then the message waits for it (kAfter).
+    // A process's routed messages come after its replies: replies that it wrote before this message are in its ring. On
+    // a stream some may still be on their way; then the message waits for them (kAfter).
     if (auto it = workers_.find(m->from); it != workers_.end()) DrainPeer(*it->second);
     HandlePeerMessages(m->from, m->payload);
   } else if (auto* m = std::get_if<ObjectsFreed>(&message)) {
@@ -212,7 +212,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<OrphanHeld>(&message)) {
     orphans_held_.insert(m->request);
   } else if (auto* m = std::get_if<ResultsLeft>(&message)) {
-    // After the writer's death, so all that it had replied was taken.
+    // After the writer's death, so all its replies were taken.
     owner_->ResultsLeft(m->objects, actions_);
   } else if (auto* m = std::get_if<WorkerOutput>(&message)) {
     Raise({.kind = RuntimeEvent::kOutput,
@@ -261,7 +261,7 @@ void Runtime::AnswerHeld(ProcessId owner) {
   } while (at < held.size());
 }
 
-// The owner numbers workers as it meets them; it need not meet the worker of an actor that it has let go.
+// The owner numbers workers as it meets them; it need not meet the worker of an actor that it has dropped.
 void Runtime::NumberPeer(Peer* peer) {
   const LeasedWorker* worker = owner_->FindWorker(peer->process);
   if (!worker) return;
@@ -281,8 +281,8 @@ void Runtime::ForgetWorker(ProcessId process) {
   workers_.erase(found);
 }
 
-// Not from within Perform, which the draining of such a channel may have called. While a thread polls it looks at the
-// channels of due_list_ without the lock; once it is woken, it drains.
+// Not from within Perform, which draining such a channel may have called. A polling thread looks at the channels of
+// due_list_ without the lock; once woken, it drains.
 void Runtime::FreeForgotten() {
   if (waiters_.poller()) return waiters_.TellPoller();
   due_list_.clear();

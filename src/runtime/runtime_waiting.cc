@@ -20,15 +20,15 @@ constexpr int64_t kTickNs = 50 * kMillisecondNs;
 // wake-up each; longer while replies keep coming.
 constexpr int64_t kLingerNs = 100'000;
 constexpr int64_t kMaxLingerNs = 1'000'000;
-// Drops wake the background thread only now and then; it looks once more after so long for those that did not.
+// Drops wake the background thread only now and then; it checks after this time for drops that did not.
 constexpr int64_t kFollowUpNs = 25 * kMillisecondNs;
-// A worker whose task waits this long hands back what is queued behind it.
+// A worker whose task waits this long hands back the tasks queued behind it.
 constexpr int64_t kHandBackAfterNs = kMillisecondNs;
 constexpr int64_t kHandBackAgainNs = kMillisecondNs;
-// A task that waits for room in the store keeps its CPU for so long: mostly others give memory back by themselves, and
-// well before the daemon gives up (MemoryBudget), tasks that consume what fills the store get their chance.
+// A task that waits for room in the store keeps its CPU for so long: usually others give memory back unasked. Well
+// before the daemon gives up (MemoryBudget), tasks that empty the store get their chance.
 constexpr int64_t kLendForMemoryAfterNs = 50 * kMillisecondNs;
-// A get of several notices that one has failed after so long; most are over before.
+// A get of several objects begins to watch for failures after so long; most are over before.
 constexpr int64_t kWatchFailuresAfterNs = kMillisecondNs;
 // The owner of a borrowed object answers within a millisecond, if it gets a CPU.
 constexpr int64_t kSlowAnswerNs = 100 * kMillisecondNs;
@@ -40,7 +40,7 @@ void SleepNs(int64_t ns) {
 
 int64_t AbsoluteOrNever(int64_t deadline_ns) { return deadline_ns < 0 ? kNoDeadline : deadline_ns; }
 
-// Pending for certain: of a borrowed object only its owner knows.
+// Certainly pending: for a borrowed object only its owner knows.
 bool IsKnownPending(const Object* object) {
   return object->value.kind() == ValueKind::kPending && (!object->borrowed || object->known_pending);
 }
@@ -57,7 +57,7 @@ size_t CountReady(std::span<Object* const> objects, bool to_look) {
 
 }  // namespace
 
-// One wait of the executor's thread, and what it says of its CPU on the doorbell's page. With the lock held.
+// One wait of the executor's thread, and what it says about its CPU on the doorbell's page. With the lock held.
 class Runtime::CpuLoan {
  public:
   CpuLoan(Runtime& runtime, const Lends& lends) : runtime_(runtime), lends_(lends) {}
@@ -66,7 +66,7 @@ class Runtime::CpuLoan {
     if (offered_ && page().exchange(BlockedState::kNot) == BlockedState::kLends) runtime_.Send(Unblocked{});
   }
 
-  // Called before each sleep; says when it must be called again, whatever happens.
+  // Called before each sleep; returns when it must be called again at the latest.
   int64_t Offer() {
     if (lends_.when == Lends::When::kNever) return kNoDeadline;
     if (lends_.when == Lends::When::kForMemory) return OfferForMemory();
@@ -86,7 +86,7 @@ class Runtime::CpuLoan {
     const int64_t now = NowNs();
     if (next_ns_ != 0 && now < next_ns_) return next_ns_;
     if (offered_) {
-      Remind();  // there may have been too many lenders; the page is the daemon's to change now
+      Remind();  // there may have been too many lenders; now the daemon may change the page
     } else if (next_ns_ != 0) {
       Offer(BlockedState::kWaitsForMemory);
     }
@@ -172,7 +172,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
         owner_->Tick(NowNs(), actions_);
         Perform();
       } else if (!waiters_.poller() || waiters_.claimed()) {
-        until = std::min(until, urgent);  // else the poller does it
+        until = std::min(until, urgent);  // otherwise the poller does it
       }
     }
     SleepOutcome slept = SleepOutcome::kWoken;
@@ -213,7 +213,7 @@ WaitOutcome Runtime::WaitUntil(std::unique_lock<std::mutex>& lock, int64_t deadl
   return outcome;
 }
 
-// For something of the runtime's own, of which a message of the daemon tells.
+// For something of the runtime itself that a message of the daemon announces.
 WaitOutcome Runtime::WaitForNews(std::unique_lock<std::mutex>& lock, int64_t deadline_ns,
                                  const std::function<bool()>& ready, Lends lends) {
   Waiter waiter;
@@ -221,8 +221,7 @@ WaitOutcome Runtime::WaitForNews(std::unique_lock<std::mutex>& lock, int64_t dea
   return WaitUntil(lock, deadline_ns, waiter, ready, lends);
 }
 
-// What a thread waits for besides the object that it is in the middle of waiting for: watched so late that most gets
-// are over before.
+// The other objects that a thread in get needs, watched for failures. It begins so late that most gets are over before.
 class Runtime::FailureWatch {
  public:
   FailureWatch(Waiters& waiters, Waiter& waiter) : waiters_(waiters), waiter_(waiter) {}
@@ -250,7 +249,7 @@ class Runtime::FailureWatch {
 WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadline_ns, WaitReport* report,
                                 bool ends_at_failure) {
   std::unique_lock lock(mutex_);
-  // Those of other nodes come beside each other, and one that was lost may be had by now.
+  // Objects of other nodes are fetched in parallel, and a lost one may be available by now.
   if (in_cluster_) {
     for (Object* object : objects) {
       if (!object->here()) owner_->WantHere(object, actions_);
@@ -307,7 +306,7 @@ WaitOutcome Runtime::WaitForEach(std::unique_lock<std::mutex>& lock, Waiting& wa
     if (outcome != WaitOutcome::kReady) return outcome;
     if (!object->ready(to_look)) return WaitOutcome::kFailed;
     waiter.failed = waiter.failed || (ends_at_failure && object->failed());
-    if (waiting.verdict) EndLooking(waiting);  // something from outside has helped
+    if (waiting.verdict) EndLooking(waiting);  // something outside has ended the wait
   }
   return WaitOutcome::kReady;
 }
@@ -339,7 +338,7 @@ WaitOutcome Runtime::WaitForSome(std::unique_lock<std::mutex>& lock, Waiting& wa
   const Lends lends{.when = Lends::When::kIfPending, .objects = objects};
   WaitOutcome outcome;
   ++eager_waits_;
-  // What has come may be lost again, with its node, before enough of the others have: then all are counted once more.
+  // A ready object may be lost again with its node before enough others are ready: then all are counted again.
   do {
     size_t pending = 0;
     for (size_t i = 0; i < objects.size(); ++i) {
@@ -381,7 +380,7 @@ WaitOutcome Runtime::WaitUntilTold(const std::function<bool()>& ready) {
 }
 
 void Runtime::WakeWaiters() {
-  // With the lock: between the question whether it is ready and the sleep there is no gap.
+  // With the lock: there is no gap between the check and the sleep.
   std::lock_guard lock(mutex_);
   waiters_.NewsCame();
 }

@@ -31,7 +31,7 @@ std::string Amount(int64_t amount) {
   return text;
 }
 
-// What a shape asks for besides resources has names of our own.
+// Entries of a shape that are no resources have names of our own.
 bool IsResource(std::string_view name) { return name != kPythonWorker && !IsPlacement(name); }
 
 std::string Amounts(const ResourceAmounts& amounts) {
@@ -98,7 +98,7 @@ void WaitGraph::Answer(ObjectFact fact) {
 void WaitGraph::Answer(ProcessFact fact) {
   if (!asked_processes_.contains(fact.process) || processes_.contains(fact.process)) return;
   for (const WaitFact& wait : fact.waits) {
-    // Only those of tasks matter: they hold what others wait for.
+    // Only waits of tasks matter: they hold what others wait for.
     if (wait.execution == 0) continue;
     for (ObjectId object : wait.objects) Ask(object);
   }
@@ -171,7 +171,7 @@ std::array<uint64_t, 5> WaitGraph::IdentityOf(const Node& node) const {
     case NodeKind::kWait:
       return {2, node.process.value, node.wait, FindWait(node.process, node.wait)->execution, 0};
     default:
-      return {};  // what follows from others, and has no fact of its own
+      return {};  // follows from others, and has no fact of its own
   }
 }
 
@@ -228,7 +228,7 @@ void WaitGraph::Build(int number, const WaitProof* earlier) {
     if (found == processes_.end()) return may_go_on();
     const ProcessFact& fact = found->second;
     const std::string group = nodes_[number].group;
-    // A thread that holds up everything: the main thread of a worker, or the event loop of an actor.
+    // A thread that blocks everything: the main thread of a worker, or the event loop of an actor.
     for (const WaitFact& wait : fact.waits) {
       if (wait.execution == 0 || wait.group != kAllGroups) continue;
       link(NodeOf(NodeKind::kWait, {}, fact.process, wait.wait, {}, {}));
@@ -333,8 +333,8 @@ WaitVerdict WaitGraph::Judge(const WaitProof* earlier) {
 
 // ---- words --------------------------------------------------------------------------------------------------------
 
-// Nodes from the root on, each needing the next one: the shortest circle through the root if there is one, else until
-// a node would come twice. With `stuck` only those that are.
+// Nodes from the root on, each needing the next one: the shortest circle through the root if there is one, otherwise
+// until a node would come twice. With `stuck`, only stuck ones.
 std::vector<int> WaitGraph::PathFromRoot(bool stuck, bool* circle) const {
   auto passable = [&](int number) {
     if (stuck) return !nodes_[number].free;
@@ -407,7 +407,7 @@ std::string WaitGraph::WhoWaits(const Node& node) const {
 
 std::string WaitGraph::Sentence(const std::vector<int>& path, bool repeats) const {
   std::string text;
-  // What the last one needs, if that was named before.
+  // What the last one needs, if it was named before.
   const Node* again = nullptr;
   if (repeats && !path.empty()) {
     for (int child : nodes_[path.back()].children) {
