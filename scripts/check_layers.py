@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MAY_USE = {
     "base": "",
     "os": "base",
+    "log": "base os",
     "wire": "base",
     "events": "base os wire",
     "transport": "base os wire",
@@ -23,12 +24,12 @@ MAY_USE = {
     "cluster": "base wire",
     "head": "base wire cluster",
     "transfer": "base wire",
-    "node": "base os wire events transport object_store control_store scheduling actors cluster head transfer",
+    "node": "base os log wire events transport object_store control_store scheduling actors cluster head transfer",
     "runtime": "base os wire events transport object_store",
     "simulator": "base wire transport control_store scheduling actors cluster head transfer runtime node",
     "api_cpp": "base os wire transport object_store runtime",
     "api_python": "base os wire events transport object_store runtime api_cpp",
-    "cli": "base os wire scheduling node",
+    "cli": "base os log wire scheduling node",
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z_]+)/')

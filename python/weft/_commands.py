@@ -14,7 +14,7 @@ _USAGE = {
     "list": "weft list tasks|actors|objects|nodes|workers [--filter NAME=VALUE] [--limit N] [--json] [--session PID]",
     "summary": "weft summary [--json] [--session PID]",
     "status": "weft status [--json]",
-    "logs": "weft logs [PID] [--session PID]",
+    "logs": "weft logs [PID] [--session PID]   or   weft logs --daemon [--session PID]",
     "stack": "weft stack [PID ...] [--session PID]",
     "explain": "weft explain [REFERENCE | TASK | ACTOR] [--json] [--session PID]",
     "timeline": "weft timeline [-o FILE.json | -o FILE.html] [--session PID]",
@@ -34,6 +34,10 @@ _STATES = {  # that can be filtered by
     "objects": "PENDING INLINE STORED ERROR",
 }
 _NOTHING = "no session of yours and no node runs on this machine; weft.init() starts a session, weft start a node"
+_NO_LOG = (
+    "nodes of `weft start` keep one; the daemon of weft.init() does if WEFT_LOG_LEVEL is set in the program's "
+    "environment, and tells its warnings on the program's standard error in any case"
+)
 
 
 class _Mistake(Exception):
@@ -341,7 +345,11 @@ def _print_cluster(nodes: list) -> None:
 def _logs(arguments: list) -> int:
     from ._observe import OUTPUT, observe
 
-    positional, options = _parse(arguments, (), ("--session",))
+    positional, options = _parse(arguments, ("--daemon",), ("--session",))
+    if options.get("--daemon"):
+        if positional:
+            raise _Mistake("--daemon shows a daemon's log, not that of a process: choose the daemon with --session")
+        return _daemon_log(options)
     wanted = {_number(item, "the pid") for item in positional}
     session = _choose_session(options)
     seen = _asked(observe, OUTPUT, session)
@@ -358,6 +366,40 @@ def _logs(arguments: list) -> int:
             print(prefix + line)
     if not shown:
         print("no output", file=sys.stderr)
+    return 0
+
+
+def _daemon_log(options: dict) -> int:
+    from . import _daemon_log as logs
+    from ._observe import sessions
+
+    uid = os.geteuid()
+    living = [session.pid for session in sessions()]
+    if options.get("--session"):
+        pid = _number(options["--session"][-1], "--session")
+        if pid not in logs.find(uid):
+            session = _session_of(pid)
+            uid, pid = session.uid, session.pid
+        found = logs.find(uid)
+    else:
+        found = logs.find(uid)
+        # The newest that runs, else the one that wrote last.
+        pids = [pid for pid in living if pid in found] or list(found)
+        if not pids:
+            raise _Failure("there is no log of a node daemon: " + _NO_LOG)
+        pid = pids[-1]
+        if len(pids) > 1:
+            others = ", ".join(map(str, pids[:-1]))
+            print(f"weft: this is the log of the latest daemon, {pid} (others: {others})", file=sys.stderr)
+    if pid not in found:
+        raise _Failure(f"the node daemon {pid} keeps no log; {_NO_LOG}")
+    ended = "" if pid in living or uid != os.geteuid() else ", which has ended"
+    print(f"weft: {found[pid]}, of the node daemon {pid}{ended}", file=sys.stderr)
+    try:
+        for line in logs.lines(found[pid], uid):
+            print(line)
+    except OSError as error:
+        raise _Failure(f"cannot read {found[pid]}: {error.strerror or error}") from None
     return 0
 
 

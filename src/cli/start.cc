@@ -28,6 +28,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
+#include "log/log.h"
 #include "node/node_daemon.h"
 #include "os/abstract_socket.h"
 #include "os/cpu_count.h"
@@ -59,7 +60,10 @@ constexpr const char* kStartHelp =
     "  --token-file=FILE   the secret that nodes know each other by (default ~/.weft/token; made if it is missing)\n"
     "  --tls-cert=FILE --tls-key=FILE --tls-ca=FILE\n"
     "                      links with TLS: this node's certificate and key, and the CA for the others (PEM)\n"
-    "  --block             stay in the foreground until stopped\n"
+    "  --log-level=LEVEL   of the node's log: debug, info, warning or error (default WEFT_LOG_LEVEL, else info);\n"
+    "                      `weft logs --daemon` shows it\n"
+    "  --log-size=BYTES    at which its file is replaced (default 1048576); three older ones are kept\n"
+    "  --block             stay in the foreground until stopped; warnings and errors come here too\n"
     "  --json              say what was started as one line of JSON\n"
     "\n"
     "for programs that start nodes:\n"
@@ -262,16 +266,6 @@ TlsSettings Tls(const Arguments& arguments) {
   return tls;
 }
 
-// Where a node's log goes: a directory of ours that no other user can read.
-Result<std::string> LogFolder() {
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  std::string folder = runtime && *runtime == '/' && ::access(runtime, W_OK) == 0
-                           ? std::string(runtime) + "/weft"
-                           : "/tmp/weft-" + std::to_string(::geteuid());
-  if (Status status = EnsurePrivateDirectory(folder); !status) return status.error();
-  return folder;
-}
-
 std::string MachineName() {
   char name[256] = "";
   return ::gethostname(name, sizeof name - 1) == 0 && *name ? name : "node";
@@ -301,9 +295,10 @@ int Serve(const LastingNodeOptions& options, int ready) {
     daemon->reset();
     // So that `weft stop` finds it meanwhile; programs do not look at number 0.
     auto name = ListenAsDaemon(NodeSocketName(::geteuid(), ::getpid(), options.head_address, 0));
+    NumberLogNode(0);
     auto next = NodeDaemon::CreateLasting(returning, [&name](Result<std::string> outcome) {
       if (!outcome) return;
-      std::fprintf(stderr, "weft node: it is a node of %s again\n", outcome->c_str());
+      LogWarning("membership", "it is a node of %s again", outcome->c_str());
       if (name) name->Reset();
     });
     again = NowNs() < give_up_ns;
@@ -408,8 +403,46 @@ std::string Host(const Arguments& arguments, const std::vector<std::string>& hea
   return host;
 }
 
+LogSettings Log(const Arguments& arguments) {
+  LogSettings log;
+  const char* usual = std::getenv("WEFT_LOG_LEVEL");
+  const bool given = arguments.Has("--log-level");
+  if (given || (usual != nullptr && *usual != '\0')) {
+    auto level =
+        ReadLogLevel(given ? "--log-level" : "WEFT_LOG_LEVEL", arguments.Get("--log-level", usual ? usual : ""));
+    if (!level) throw Mistake{level.error().message};
+    log.level = *level;
+  }
+  if (auto bytes = arguments.Number("--log-size", true)) {
+    if (*bytes < 2 * kMaxLogLineBytes || *bytes > 1e12) throw Mistake{"--log-size takes 8192 bytes to 10^12"};
+    log.max_bytes = static_cast<uint64_t>(*bytes);
+  }
+  log.node = arguments.Get("--name", MachineName());
+  return log;
+}
+
+// What the log's first line says of the node.
+std::string Facts(const LastingNodeOptions& options) {
+  std::string text = options.standby ? "as a standby head at " : options.head ? "as the head at " : "at ";
+  text += HostPortText(options.host, options.port) + (options.head ? "" : ", to join " + options.head_address);
+  text += ", with " + FormatShape(options.resources);
+  for (const auto& [key, value] : options.labels) text += ", " + key + "=" + value;
+  return text;
+}
+
+// In the daemon. Whoever started it is told if its log cannot be written from the beginning.
+void KeepLog(const LogSettings& log, const std::string& first_line) {
+  const UniqueFd terminal(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 5));
+  if (log.takes_stderr && log.descriptor < 0) ::dup2(STDOUT_FILENO, STDERR_FILENO);  // /dev/null, until there is a file
+  if (Status status = OpenLog(log, first_line); !status && log.takes_stderr) {
+    ::dprintf(terminal.get(), "weft start: the node's log is not written, and it goes on without: %s\n",
+              status.error().message.c_str());
+  }
+}
+
 int Start(const Arguments& arguments) {
   const bool head = arguments.Has("--head");
+  const bool block = arguments.Has("--block");
   if (head == arguments.Has("--address")) throw Mistake{"say either --head or --address=HOST:PORT"};
   if (!head && arguments.Has("--port")) throw Mistake{"--port is for --head; a node that joins takes a free one"};
   LastingNodeOptions options;
@@ -420,6 +453,7 @@ int Start(const Arguments& arguments) {
   options.labels = Labels(arguments);
   options.tls = Tls(arguments);
   const auto log_descriptor = Descriptor(arguments, "--log-fd");
+  LogSettings log = Log(arguments);
   if (head) {
     const double port = arguments.Number("--port", true).value_or(6380);
     if (port > 65535) throw Mistake{"--port must be at most 65535"};
@@ -447,7 +481,7 @@ int Start(const Arguments& arguments) {
   options.token = *token;
   options.program_folder = Absolute(HomeFolder()) + "/.weft/programs";
 
-  auto folder = log_descriptor ? Result<std::string>("") : LogFolder();
+  auto folder = log_descriptor && !block ? Result<std::string>("") : LogFolder();
   auto parent = arguments.Has("--end-with-parent") ? Parent() : Result<UniqueFd>(UniqueFd());
   if (!folder || !parent) {
     std::fprintf(stderr, "weft start: %s\n", (folder ? parent.error() : folder.error()).message.c_str());
@@ -458,7 +492,6 @@ int Start(const Arguments& arguments) {
     std::fprintf(stderr, "weft start: no pipe: %s\n", strerror(errno));
     return 1;
   }
-  const bool block = arguments.Has("--block");
   // The node ends with this process, if that stays.
   const UniqueFd self(block ? static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)) : -1);
   const UniqueFd& watched = block ? self : *parent;
@@ -476,14 +509,13 @@ int Start(const Arguments& arguments) {
     }
     ::prctl(PR_SET_NAME, "weft-node");
     ::umask(077);
+    log.directory = *folder;
+    log.takes_stderr = !block;
     if (!block) {
-      const std::string path = *folder + "/node-" + std::to_string(::getpid()) + ".log";
-      const int log =
-          log_descriptor ? *log_descriptor : ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, 0600);
+      if (log_descriptor) ::dup2(*log_descriptor, log.descriptor = STDERR_FILENO);
       const int null = ::open("/dev/null", O_RDWR);
       ::dup2(null, 0);
       ::dup2(null, 1);
-      ::dup2(log >= 0 ? log : null, 2);
       if (::chdir("/") != 0) return 1;
     }
     // What is to stay comes to 3 and 4, by way of numbers at which neither can be.
@@ -492,6 +524,7 @@ int Start(const Arguments& arguments) {
     ::dup3(kept_pipe, 3, O_CLOEXEC);
     if (watched) options.parent = ::dup3(kept_watched, 4, O_CLOEXEC);
     ::syscall(SYS_close_range, watched ? 5u : 4u, ~0u, 0);
+    KeepLog(log, "weft " WEFT_VERSION " starts " + Facts(options));
     ::_exit(Serve(options, 3));
   }
   ::close(pipe[1]);
@@ -598,6 +631,20 @@ int Run(const char* command, const char* help, int count, char** arguments, cons
 
 }  // namespace
 
+Result<std::string> LogFolder() {
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  std::string folder = runtime && *runtime == '/' && ::access(runtime, W_OK) == 0
+                           ? std::string(runtime) + "/weft"
+                           : "/tmp/weft-" + std::to_string(::geteuid());
+  if (Status status = EnsurePrivateDirectory(folder); !status) return status.error();
+  return folder;
+}
+
+Result<LogLevel> ReadLogLevel(const std::string& source, const std::string& name) {
+  if (auto level = ParseLogLevel(name)) return *level;
+  return Error{ErrorKind::kInvalid, source + " is debug, info, warning or error, not '" + name + "'"};
+}
+
 int StartNode(int count, char** arguments) {
   return Run("start", kStartHelp, count, arguments, [&] {
     Arguments parsed(
@@ -614,6 +661,8 @@ int StartNode(int count, char** arguments) {
          "--token-file",
          "--token-fd",
          "--log-fd",
+         "--log-level",
+         "--log-size",
          "--tls-cert",
          "--tls-key",
          "--tls-ca",

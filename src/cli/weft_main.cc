@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "cli/start.h"
+#include "log/log.h"
 #include "node/node_daemon.h"
 
 namespace weft::core {
@@ -35,7 +36,7 @@ constexpr const char* kHelp =
     "  list      tasks, actors, objects, nodes or workers of a session or node\n"
     "  summary   the same in numbers\n"
     "  explain   what a reference, or every waiting process, waits for\n"
-    "  logs      what workers printed last\n"
+    "  logs      what workers printed last; with --daemon the log of a node daemon\n"
     "  stack     where the threads of drivers and workers are\n"
     "  timeline  what ran when, for ui.perfetto.dev (.json) or a browser (.html)\n"
     "  worker    serve tasks of C++ libraries (started by weft::init({.libraries = ...}), not by hand)\n"
@@ -55,6 +56,22 @@ int PrintFolder(const char* name) {
   }
   std::fprintf(stderr, "weft: there is no %s beside %s; install weft with pip or cmake --install\n", name, path);
   return 1;
+}
+
+// The daemon of a private session leaves no file, unless somebody asks for one.
+void KeepLogIfAsked() {
+  const char* name = std::getenv("WEFT_LOG_LEVEL");
+  if (name == nullptr || *name == '\0') return;
+  auto level = ReadLogLevel("WEFT_LOG_LEVEL", name);
+  if (!level) LogWarning("log", "%s; it is info now", level.error().message.c_str());
+  auto folder = LogFolder();
+  if (!folder) return LogWarning("log", "%s; there will be no log", folder.error().message.c_str());
+  LogSettings settings;
+  if (level) settings.level = *level;
+  settings.directory = *folder;
+  settings.node = "private";
+  const std::string first = "weft " WEFT_VERSION " starts for process " + std::to_string(::getppid());
+  [[maybe_unused]] Status told = OpenLog(settings, first);
 }
 
 int RunNode() {
@@ -78,9 +95,10 @@ int RunNode() {
     std::fprintf(stderr, "weft node: descriptor 3 is not a driver's socket; weft.init() starts this program itself\n");
     return 2;
   }
+  KeepLogIfAsked();
   auto daemon = NodeDaemon::Create(UniqueFd(kDriverSocket));
   if (!daemon) {
-    std::fprintf(stderr, "weft node: %s\n", daemon.error().message.c_str());
+    LogError("node", "%s", daemon.error().message.c_str());
     return 1;
   }
   return (*daemon)->Run();

@@ -106,6 +106,7 @@ void Member::Accepted(const NodeAccepted& accepted) {
   self_ = accepted.node;
   head_ = accepted.head;
   newest_ = std::max(newest_, self_);
+  if (!head_is_away_.empty()) io_.LogNews("the head is found again");
   head_is_away_.clear();
   if (auto link = links_.find(head_link_); link != links_.end()) {
     leader_address_ = link->second.peer_address;
@@ -114,6 +115,7 @@ void Member::Accepted(const NodeAccepted& accepted) {
   if (first) {
     host_.ClusterJoined(self_);
   } else if (is_new) {
+    io_.LogNews("node " + std::to_string(head_.value) + " is the head now, in epoch " + std::to_string(accepted.epoch));
     for (const auto& [node, complaint] : complaints_) TellOfComplaint(node, complaint);
     host_.HeadForgot();
   }
@@ -247,6 +249,7 @@ void Member::LinkLost(uint64_t number, const LinkEnd& end, int64_t now_ns) {
   } else if (dialled && !link.ready && flows_.contains(other)) {
     FeedFlow(other, ConnectingFailed{now_ns});
   }
+  if (link.ready && other) io_.LogNews("a link with " + Describe(other) + " has ended: " + end.why);
   if (self_ && Knows(other)) {
     if (!dialled) host_.LinkBroken(other);
     if (link.sends_chunks) SendNow(other, ChunksCut{});
@@ -404,8 +407,10 @@ bool Member::HeardFromHead(NodeMessage& message) {
 // ---- the other nodes ----------------------------------------------------------------------------------------------
 
 void Member::Appeared(const NodeAppeared& appeared) {
+  const bool is_new = !nodes_.contains(appeared.node);
   nodes_[appeared.node] = {{}, appeared.name, appeared.address, appeared.resources, appeared.labels};
   newest_ = std::max(newest_, appeared.node);
+  if (is_new) io_.LogNews(Describe(appeared.node) + " at " + appeared.address + " is in the cluster");
   std::vector<uint64_t> early;
   for (const auto& [number, link] : links_) {
     if (link.purpose == Purpose::kIncoming && link.node == appeared.node && !link.flow_with) early.push_back(number);
@@ -438,6 +443,7 @@ void Member::Vanish(NodeNumber node, const std::string& why) {
     nodes_.erase(known);
   }
   described += ": " + why;
+  if (head_side_ == nullptr) io_.LogNews("no longer in the cluster: " + described);  // else the head says so
   std::vector<uint64_t> theirs;
   for (const auto& [number, link] : links_) {
     // The head closes the links for joining: it may have a last word to send.

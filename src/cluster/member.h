@@ -88,7 +88,8 @@ class Member {
     virtual void Close(uint64_t link, const std::string& breach) = 0;
     // When all has been sent; LinkLost follows.
     virtual void CloseWhenSent(uint64_t link) = 0;
-    virtual void Log(const std::string& line) = 0;
+    virtual void Log(const std::string& line) = 0;  // a warning
+    virtual void LogNews(const std::string&) {}     // what is in order, and good to know
 
    protected:
     ~Io() = default;

@@ -1,10 +1,10 @@
 #include "node/cluster.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <utility>
 
+#include "log/log.h"
 #include "node/cluster_peer.h"
 #include "os/entropy.h"
 #include "os/tcp.h"
@@ -89,6 +89,7 @@ Result<std::string> Cluster::Listen() {
     auto listener = LinkListener::Listen(loop_, options_.host, options_.port, settings_, "", *this);
     if (!listener) return listener.error();
     listener_ = std::move(*listener);
+    LogInfo("link", "listens at %s", HostPortText(options_.host, listener_->port()).c_str());
   }
   return HostPortText(options_.host, listener_->port());
 }
@@ -113,7 +114,9 @@ void Cluster::LinkAccepted(std::unique_ptr<Link> link, std::string_view bytes) {
 }
 
 void Cluster::LinkRefused(const std::string& address, RefusalKind kind, const Error& why) {
-  std::fputs(refusals_.Refused(address, kind, why.message, NowNs()).c_str(), stderr);
+  for (const std::string& text : refusals_.Refused(address, kind, why.message, NowNs())) {
+    LogWarning("link", "%s", text.c_str());
+  }
 }
 
 // A queue of 64 MB that nobody reads: the peer is as good as gone, and its beats will say so.
@@ -135,7 +138,9 @@ void Cluster::CloseWhenSent(uint64_t link) {
   if (auto found = peers_.find(link); found != peers_.end()) found->second->link->CloseWhenSent();
 }
 
-void Cluster::Log(const std::string& line) { std::fprintf(stderr, "weft node: %s\n", line.c_str()); }
+void Cluster::Log(const std::string& line) { LogWarning("membership", "%s", line.c_str()); }
+
+void Cluster::LogNews(const std::string& line) { LogInfo("membership", "%s", line.c_str()); }
 
 void Cluster::FlushLinks() {
   for (uint64_t number : std::exchange(gathering_, {})) {

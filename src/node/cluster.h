@@ -120,6 +120,7 @@ class Cluster final : private LinkListener::AcceptHandler,
   void Close(uint64_t link, const std::string& breach) override;
   void CloseWhenSent(uint64_t link) override;
   void Log(const std::string& line) override;
+  void LogNews(const std::string& line) override;
   // LinkListener::AcceptHandler
   void LinkAccepted(std::unique_ptr<Link> link, std::string_view hello) override;
   void LinkRefused(const std::string& address, RefusalKind kind, const Error& why) override;

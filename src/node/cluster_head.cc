@@ -1,8 +1,8 @@
 // Cluster: what only the head does. It decides who belongs to the cluster (Membership) and where work goes
 // (GlobalScheduler), has that persisted (HeadLedger), and tells the nodes.
-#include <cstdio>
 #include <utility>
 
+#include "log/log.h"
 #include "node/cluster.h"
 #include "wire/placement.h"
 
@@ -186,6 +186,7 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
         Accepted(accept->node);
       }  // else its first acceptance is being persisted
     } else if (auto* refuse = std::get_if<RefuseNode>(&action)) {
+      LogInfo("membership", "a node is not taken in: %s", refuse->why.c_str());
       if (refuse->kind == RefuseNode::Kind::kTryAgain) {
         Tell(refuse->link, JoinLater{refuse->wait_ns, refuse->why});
       } else {
@@ -198,15 +199,17 @@ void Cluster::Perform(std::vector<MembershipAction>& actions) {
       CloseWhenSent(close->link);
     } else if (auto* suspect = std::get_if<SuspectNode>(&action)) {
       std::vector<GlobalAction> decided;
+      LogInfo("membership", "%s is silent; nothing new is started there", Describe(suspect->node).c_str());
       if (here_.contains(suspect->node)) scheduler_->Handle(NodeSuspected{suspect->node, true}, decided);
       Perform(decided);
     } else if (auto* trust = std::get_if<TrustNode>(&action)) {
       std::vector<GlobalAction> decided;
+      LogInfo("membership", "%s is heard again", Describe(trust->node).c_str());
       if (here_.contains(trust->node)) scheduler_->Handle(NodeSuspected{trust->node, false}, decided);
       Perform(decided);
     } else if (auto* expel = std::get_if<ExpelNode>(&action)) {
-      std::fprintf(stderr, "weft node: node %u (%s) must leave the cluster: %s\n", expel->node.value,
-                   expel->name.c_str(), expel->why.c_str());
+      LogWarning("membership", "node %u (%s) must leave the cluster: %s", expel->node.value, expel->name.c_str(),
+                 expel->why.c_str());
       Tell(expel->link, NodeRefused{1, expel->why});  // it ends what it runs, and then closes the link
     } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
       ledger_->NodeDied(dead->node, [this, news = *dead] { Dead(news); });
@@ -269,8 +272,8 @@ void Cluster::Dead(const DeclareDead& news) {
     if (departed_.size() > kMostGone) departed_.pop_front();
   }
   available_.erase(news.node);
-  std::fprintf(stderr, "weft node: node %u (%s) is no longer in the cluster: %s\n", news.node.value, news.name.c_str(),
-               news.why.c_str());
+  LogWarning("membership", "node %u (%s) is no longer in the cluster: %s", news.node.value, news.name.c_str(),
+             news.why.c_str());
   std::vector<GlobalAction> decided;
   accepted_.erase(news.node);
   if (here_.erase(news.node) > 0) scheduler_->Handle(NodeLeft{news.node}, decided);
@@ -286,6 +289,8 @@ void Cluster::Perform(std::vector<GlobalAction>& actions) {
     if (auto* place = std::get_if<PlaceWork>(&action)) {
       auto wish = wishes_.find(WishKey(place->wish.asker, place->wish.number));
       if (wish == wishes_.end()) continue;
+      LogDebug("lease", "%u leases for node %u are placed on node %u", place->count, place->wish.asker.value,
+               place->node.value);
       const WishSent wished = wish->second;  // a copy: what is said below may change the wishes
       const ProcessId job = wished.job;
       if (told_jobs_[place->node].insert(job).second) {

@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <cinttypes>
 #include <cstring>
 #include <utility>
 
@@ -15,6 +15,7 @@
 #include "control_store/redis_store.h"
 #include "control_store/sqlite_store.h"
 #include "control_store/worker_store.h"
+#include "log/log.h"
 #include "os/entropy.h"
 #include "os/token_file.h"
 
@@ -161,7 +162,7 @@ void HeadLedger::Acquired(StoreResult<Leadership> outcome) {
     if (!may_change || NowNs() >= give_up_ns_) return Lose(outcome.status().message());
     if (held && !std::exchange(told_held_, true)) {
       give_up_ns_ = INT64_MAX;  // from here on nobody waits for us
-      std::fprintf(stderr, "weft node: another head leads; this one waits\n");
+      LogInfo("store", "another head leads; this one waits");
       host_.LedgerHeld();
     }
     if (!held) {
@@ -172,14 +173,15 @@ void HeadLedger::Acquired(StoreResult<Leadership> outcome) {
     acquire_at_ns_ = NowNs() + kAskAgainNs;
     return;
   }
-  for (const std::string& warning : outcome->warnings) std::fprintf(stderr, "weft node: %s\n", warning.c_str());
+  for (const std::string& warning : outcome->warnings) LogWarning("store", "%s", warning.c_str());
   open_ = true;
   renew_at_ns_ = NowNs() + kRenewNs;
   Restored restored = Read(*outcome);
   if (restored.found) {
-    std::fprintf(stderr, "weft node: this head goes on with cluster %s, epoch %llu, %zu nodes\n",
-                 restored.cluster_id.c_str(), static_cast<unsigned long long>(restored.epoch), restored.members.size());
+    LogInfo("store", "this head goes on with cluster %s, epoch %llu, %zu nodes", restored.cluster_id.c_str(),
+            static_cast<unsigned long long>(restored.epoch), restored.members.size());
   }
+  LogInfo("store", "this head leads cluster %s in epoch %" PRIu64, restored.cluster_id.c_str(), restored.epoch);
   WriteBatch batch;
   Put(batch, cluster_);
   for (NodeNumber node : restored.former_selves) DeleteNode(batch, node.value);
@@ -224,7 +226,7 @@ HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
       case Table::kJobs: {
         auto opened = sealer_->Open(record.table, record.key, record.value);
         if (!opened.ok()) {
-          std::fprintf(stderr, "weft node: %s; it is left out\n", opened.status().message().c_str());
+          LogError("store", "%s; it is left out", opened.status().message().c_str());
           continue;
         }
         record.value = std::move(*opened);
@@ -245,7 +247,7 @@ HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
     ++unreadable;
   }
   if (unreadable > 0) {
-    std::fprintf(stderr, "weft node: %zu records of the control store cannot be read and are left out\n", unreadable);
+    LogError("store", "%zu records of the control store cannot be read and are left out", unreadable);
   }
   cluster_.next_node = std::max(cluster_.next_node, restored.next_node.value);
   restored.next_node.value = cluster_.next_node;
@@ -304,8 +306,7 @@ void HeadLedger::Committed(const StoreStatus& outcome) {
 // Told once, to the log and to whoever waits.
 void HeadLedger::TakesNone(const std::string& why) {
   if (takes_none_.empty()) {
-    std::fprintf(stderr, "weft node: the control store takes no changes; they wait, and are tried again: %s\n",
-                 why.c_str());
+    LogWarning("store", "the control store takes no changes; they wait, and are tried again: %s", why.c_str());
   }
   takes_none_ = why;
   for (size_t i = 0; i < changes_.size(); ++i) {
@@ -316,7 +317,7 @@ void HeadLedger::TakesNone(const std::string& why) {
 void HeadLedger::TakesAgain() {
   if (takes_none_.empty()) return;
   takes_none_.clear();
-  std::fprintf(stderr, "weft node: the control store takes changes again\n");
+  LogWarning("store", "the control store takes changes again");
 }
 
 void HeadLedger::NodeAccepted(NodeNumber node, const NodeDescription& description, NodeNumber next,

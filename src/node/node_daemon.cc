@@ -12,12 +12,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 
 #include "base/check.h"
 #include "base/clock.h"
 #include "events/event_log.h"
+#include "log/log.h"
 #include "os/abstract_socket.h"
 #include "os/child_process.h"
 #include "os/entropy.h"
@@ -163,6 +163,7 @@ int NodeDaemon::Run() {
     PauseOrResumeOutput();
   }
   KillEverything();
+  LogInfo("node", "has ended all that ran here, and ends with code %d", exit_code_);
   return exit_code_;
 }
 
@@ -261,8 +262,8 @@ void NodeDaemon::HandleMessage(Process& process, ReceivedMessage received) {
 }
 
 void NodeDaemon::Refuse(Process& process, const std::string& why) {
-  std::fprintf(stderr, "weft node: %s %s %s; its connection is closed\n", process.is_driver ? "the driver" : "worker",
-               process.is_driver ? "" : ToString(process.id).c_str(), why.c_str());
+  LogWarning("process", "%s %s %s; its connection is closed", process.is_driver ? "the driver" : "worker",
+             process.is_driver ? "" : ToString(process.id).c_str(), why.c_str());
   if (process.is_driver) return EndJob(process.id, 1);
   process.note = "the node daemon ended it because it " + why;
   BeginClosing(process);
@@ -351,6 +352,8 @@ Job& NodeDaemon::OpenJob(ProcessId driver, OpenSession session) {
                        ForwardOutput(worker, is_stderr, std::move(lines), printer);
                      }});
   Job& opened = *(jobs_[driver] = std::move(job));
+  LogInfo("job", "%s begins: driver with pid %d in %s", ToString(driver).c_str(), opened.session.pid,
+          opened.session.working_directory.c_str());
   if (!opened.session.preload.empty()) StartWarmZygote(opened);
   return opened;
 }
@@ -397,6 +400,8 @@ void NodeDaemon::Handle(Process& process, WorkerReady& message) {
   if (process.kill_sent) return BeginClosing(process);  // its job has ended while it started
   if (!Welcomed(process)) return Refuse(process, "found no descriptors left");
   process.last_stderr.clear();
+  LogInfo("worker", "%s of job %s is ready, with pid %d", ToString(process.id).c_str(), ToString(process.job).c_str(),
+          process.claimed_pid);
   const bool runs_tasks = PoolOf(process.id).WorkerBecameReady(process.id, NowNs());
   if (!runs_tasks) Send(process, Exit{});
   scheduler_->Handle(ProcessJoined{process.id, runs_tasks, {process.job, process.python_of_cpp_job}},
@@ -633,6 +638,7 @@ void NodeDaemon::ForgetEndedJobs() {
                     [&](const auto& process) { return process.second->job == job.driver; })) {
       return false;
     }
+    LogInfo("job", "%s has ended", ToString(job.driver).c_str());
     told_jobs_.erase(job.driver);
     if (cluster_ && NodeOf(job.driver) != kClusterNode) cluster_->ForgetJob(job.driver);
     if (NodeOf(job.driver) == kClusterNode) {
@@ -851,6 +857,7 @@ void NodeDaemon::Perform(const AbandonStart& action) {
 }
 
 void NodeDaemon::Perform(const GiveUpStarting& action) {
+  LogInfo("worker", "none can be started for job %s: %s", ToString(action.kind.job).c_str(), action.why.c_str());
   scheduler_->Handle(StartingGivenUp{action.why, action.kind}, scheduler_actions_);
 }
 
@@ -861,6 +868,8 @@ void NodeDaemon::Perform(const MemoryBudget::Grant& action) {
 }
 
 void NodeDaemon::Perform(const MemoryBudget::Refuse& action) {
+  static LogPace pace;  // a process may ask as often as it likes
+  if (pace.Due()) LogInfo("memory", "refused to %s: %s", ToString(action.process).c_str(), action.why.c_str());
   if (exchange_ && action.process == exchange_->account()) return exchange_->MemoryRefused(action.request, action.why);
   if (auto* process = Find(action.process)) Send(*process, MemoryReserved{action.request, 0, action.why});
 }

@@ -7,10 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "log/log.h"
 #include "node/node_daemon.h"
 #include "os/abstract_socket.h"
 #include "wire/peer_message.h"
@@ -34,7 +34,11 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::CreateLasting(const LastingNodeO
   return prepared;
 }
 
-void NodeDaemon::ClusterJoined(NodeNumber) { Open(); }
+void NodeDaemon::ClusterJoined(NodeNumber self) {
+  NumberLogNode(self.value);
+  LogInfo("membership", "joined the cluster of %s as node %u", cluster_->head_address().c_str(), self.value);
+  Open();
+}
 
 void NodeDaemon::ClusterAwaited() {
   // Its name can be found (weft stop), but nobody is served yet.
@@ -84,14 +88,14 @@ void NodeDaemon::Open() {
 }
 
 void NodeDaemon::ClusterRefused(const std::string& why) {
-  std::fprintf(stderr, "weft node: %s\n", why.c_str());
+  LogError("membership", "%s", why.c_str());
   if (auto started = std::exchange(started_, nullptr)) started(Error{ErrorKind::kGone, why});
   refused_ = !ended_;
   EndSession(1);
 }
 
 void NodeDaemon::ClusterLeft(const std::string& why) {
-  std::fprintf(stderr, "weft node: this node has lost its place in the cluster: %s\n", why.c_str());
+  LogError("membership", "this node has lost its place in the cluster: %s", why.c_str());
   if (ended_) return;
   left_cluster_ = true;
   EndSession(1, "this machine was cut off from the cluster and is no longer the node that it was: " + why);
@@ -456,8 +460,7 @@ void NodeDaemon::EndUnreachable(ProcessId worker, ProcessId other) {
   if (process->stage == Process::Stage::kClosing) return;  // it has died by itself
   std::string where = "process " + ToString(other);
   if (IsElsewhere(other)) where += " on " + cluster_->Describe(NodeOf(other));
-  std::fprintf(stderr, "weft node: worker %s ends: its connection with %s was lost\n", ToString(worker).c_str(),
-               where.c_str());
+  LogWarning("worker", "%s ends: its connection with %s was lost", ToString(worker).c_str(), where.c_str());
   Kill(*process, "the node daemon ended it because its connection with " + where + " was lost");
 }
 
@@ -475,8 +478,8 @@ void NodeDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool di
       refused = socket.ok() ? channels_.GivenUp(pair) : channels_.NotReached(pair, deaths_.contains(worker), NowNs());
     }
     if (!socket.ok()) {
-      std::fprintf(stderr, "weft node: no connection for a channel to process %s: %s\n", ToString(other).c_str(),
-                   socket.error().message.c_str());
+      LogWarning("link", "no connection for a channel to process %s: %s", ToString(other).c_str(),
+                 socket.error().message.c_str());
     }
     for (auto& message : refused) {
       if (auto* granted = std::get_if<LeaseGranted>(&message)) {

@@ -7,9 +7,9 @@
 // nobody else starts: it runs on.
 #include <signal.h>
 
-#include <cstdio>
 #include <utility>
 
+#include "log/log.h"
 #include "node/node_daemon.h"
 
 namespace weft::core {
@@ -24,8 +24,8 @@ bool NodeDaemon::CouldRunElsewhere(const Process& process) const {
 void NodeDaemon::FreezeWork(const std::string& why) {
   if (!scheduler_ || ended_) return;
   frozen_ = true;
-  std::fprintf(stderr, "weft node: %s; %zu processes stand still until it is known whether they run elsewhere\n",
-               why.c_str(), FreezeWhatIsNew());
+  LogWarning("membership", "%s; %zu processes stand still until it is known whether they run elsewhere", why.c_str(),
+             FreezeWhatIsNew());
 }
 
 // At the end of each turn as well, before anybody hears of what was decided in it: workers are forked, and leased to
@@ -48,7 +48,7 @@ void NodeDaemon::ThawWork() {
     if (!std::exchange(process->frozen, false) || process->pid <= 0 || process->exit_status) continue;
     ::kill(process->pid, SIGCONT);
   }
-  std::fprintf(stderr, "weft node: the head has confirmed that this node is a member; its work goes on\n");
+  LogWarning("membership", "the head has confirmed that this node is a member; its work goes on");
 }
 
 }  // namespace weft::core

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "log/log.h"
 #include "node/node_daemon.h"
 #include "os/child_process.h"
 #include "os/socket.h"
@@ -237,6 +238,7 @@ void NodeDaemon::ZygoteEnded(Job& job, JobZygote& zygote, int status) {
   if (zygote.watch != 0) loop_.Remove(zygote.watch);
   if (zygote.output_watch != 0) loop_.Remove(zygote.output_watch);
   zygote.watch = zygote.output_watch = 0;
+  LogInfo("worker", "%s", how.c_str());
   bool restart = NowNs() - zygote.started_ns > kZygotePauseNs;
   zygote.process.reset();
   CheckClosing();
@@ -252,6 +254,7 @@ void NodeDaemon::OnSignal() {
   bool terminate = false;
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) terminate |= info.ssi_signo == SIGTERM;
   if (terminate) {
+    LogInfo("node", "SIGTERM: it ends");
     if (cluster_) cluster_->Leave();
     return EndSession(0, "the node daemon was told to end, by `weft stop` or by SIGTERM");
   }
@@ -355,6 +358,8 @@ void NodeDaemon::Bury(ProcessId id) {
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) why_not_started += "; it said:\n" + words;
 
+  LogInfo(process->is_driver ? "driver" : "worker", "%s of job %s with pid %d %s", ToString(id).c_str(),
+          ToString(process->job).c_str(), process->pid, why_not_started.c_str());
   channels_.Ended(id);
   if (cluster_) cluster_->SendToAll(ProcessVanished{id, process->pid, how});
   far_workers_.erase(id);
@@ -400,6 +405,7 @@ void NodeDaemon::RememberHow(ProcessId id, std::string how) {
 
 void NodeDaemon::EndSession(int exit_code, const std::string& why) {
   if (ended_) return;
+  LogInfo("node", "ends: %s", why.empty() ? "its driver or its parent has ended" : why.c_str());
   for (auto& [id, process] : processes_) {
     if (why.empty() || !process->is_driver || process->stage == Process::Stage::kClosing) continue;
     process->stream->Queue(Exit{.now = 1, .why = why});

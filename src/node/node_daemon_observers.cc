@@ -2,12 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
 #include "base/clock.h"
 #include "events/event_log.h"
+#include "log/log.h"
 #include "node/node_daemon.h"
 #include "os/abstract_socket.h"
 #include "os/shared_memory.h"
@@ -47,8 +47,7 @@ void NodeDaemon::ListenForObservers() {
     if (auto* route = std::get_if<RouteTo>(&question)) RouteForObserver(observer, *route);
   });
   if (Status status = observers_->Listen(ObserverSocketName(::geteuid(), ::getpid())); !status) {
-    std::fprintf(stderr, "weft node: `weft list` and its like will not find this session: %s\n",
-                 status.error().message.c_str());
+    LogWarning("node", "`weft list` and its like will not find this session: %s", status.error().message.c_str());
   }
 }
 

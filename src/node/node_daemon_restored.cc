@@ -8,10 +8,10 @@
 //
 // What a head loses: an actor that is still being created when it dies, since its creator has not handed it over yet.
 #include <algorithm>
-#include <cstdio>
 
 #include "base/clock.h"
 #include "control_store/tables.h"
+#include "log/log.h"
 #include "node/node_daemon.h"
 
 namespace weft::core {
@@ -96,8 +96,8 @@ void NodeDaemon::Restore() {
   for (ActorRecord& record : legacy.actors) {
     if (record.id.owner != kCluster || !jobs.contains(record.job) || !IsValidShape(record.to_place) ||
         !IsValidShape(record.to_hold)) {
-      std::fprintf(stderr, "weft node: a detached actor of class %s cannot be restored: its record is not whole\n",
-                   record.class_name.c_str());
+      LogError("actor", "a detached actor of class %s cannot be restored: its record is not whole",
+               record.class_name.c_str());
       continue;
     }
     ActorRestored restored;

@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "log/log.h"
 #include "os/elf.h"
 #include "transfer/checksum.h"
 
@@ -261,7 +262,7 @@ bool ProgramFiles::Step(Program& program) {
 // Unless a new one has taken its place, because somebody else has noticed it before.
 void ProgramFiles::DropDamaged(const ProgramCache::Entry& entry, const FileStamp& summed) {
   if (StampAt(entry.path) != summed) return;
-  std::fprintf(stderr, "weft node: the copy %s is damaged and removed\n", entry.path.c_str());
+  LogWarning("program", "the copy %s is damaged and removed", entry.path.c_str());
   cache_.Drop(entry);
 }
 

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "transport/handshake.h"
 
@@ -19,8 +20,9 @@ class RefusalLog {
  public:
   static constexpr uint32_t kLinesPerMinute = 10;
 
-  // What to write now, whole lines; empty: nothing.
-  std::string Refused(const std::string& address, RefusalKind kind, const std::string& why, int64_t now_ns) {
+  // What to log now: nothing, or a few lines.
+  std::vector<std::string> Refused(const std::string& address, RefusalKind kind, const std::string& why,
+                                   int64_t now_ns) {
     constexpr int64_t kMinuteNs = 60'000'000'000;
     Kind& same = kinds_[kind];
     if (same.lines == 0 || now_ns - same.began_ns >= kMinuteNs) same.began_ns = now_ns, same.lines = 0;
@@ -29,12 +31,13 @@ class RefusalLog {
       return {};
     }
     ++same.lines;
-    std::string text;
+    std::vector<std::string> lines;
     if (same.silent > 0) {
-      text = "weft node: " + std::to_string(same.silent) + " more connections were refused for such a reason\n";
+      lines.push_back(std::to_string(same.silent) + " more connections were refused for such a reason");
       same.silent = 0;
     }
-    return text + "weft node: a connection from " + address + " was refused: " + why + "\n";
+    lines.push_back("a connection from " + address + " was refused: " + why);
+    return lines;
   }
 
  private:

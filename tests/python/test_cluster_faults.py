@@ -116,9 +116,7 @@ def test_strangers_are_refused_at_once_and_leave_nothing(nodes, which):
     port, before = nodes.port(pid), nodes.descriptors(pid)
 
     def refusals(words: str) -> int:
-        return len(
-            re.findall(f"^weft node: a connection from 127.0.0.1:.* was refused: .*{words}", nodes.log(pid), re.M)
-        )
+        return len(re.findall(f" link: a connection from 127.0.0.1:.* was refused: .*{words}", nodes.log(pid)))
 
     # A browser, which gets an answer that it can show.
     with connect(port) as browser:
