@@ -24,6 +24,7 @@ class Nodes:
     """What one test has started."""
 
     def __init__(self, home) -> None:
+        self.home = home
         self.environment = {**os.environ, "HOME": str(home), "XDG_RUNTIME_DIR": str(home)}
         self.address = ""
         self.pids: list = []
@@ -127,6 +128,16 @@ def test_a_program_joins_a_cluster_node_and_leaves_nothing_there(nodes):
     assert nodes.output_of(program) == "198\n"  # the node is there for the next
     assert "has ended" in nodes.run("stop", f"--address={nodes.address}").stdout
     assert not nodes.sockets()
+
+
+@pytest.mark.parametrize("name", ["two words", "line\n", "x" * 256])
+def test_a_head_whose_name_no_node_may_have_says_so_and_ends(nodes, name):
+    done = nodes.run("start", "--head", "--port=0", f"--name={name}", check=False)
+    assert done.returncode == 1
+    assert done.stderr == "weft start: a node's name has 1 to 255 characters without spaces: weft start --name=...\n"
+    log = "".join(file.read_text() for file in (nodes.home / "weft").glob("*.log"))
+    (pid,) = {int(pid) for pid in re.findall(r" (\d+) membership: ", log)}
+    until(lambda: gone(pid))
 
 
 def test_several_programs_share_a_node_and_one_that_is_killed_leaves_nothing(nodes):
