@@ -4,7 +4,7 @@
 #   make test     build, check the style, run the tests of both languages
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-sanitize test-learning test-all lint format bench wheel clean distclean
+.PHONY: help build demo test test-faults test-sanitize test-learning test-all lint format bench wheel clean distclean
 
 JOBS ?= $(shell nproc)
 # Empty: the Python of .venv if there is one, else python3.
@@ -35,6 +35,12 @@ test:  ## build, check the style, run the tests of both languages
 	@scripts/build all
 	@.venv/bin/python scripts/test.py
 
+test-faults:  ## the long fault runs: kills, partitions, outages
+	@scripts/packages test
+	@scripts/venv test
+	@scripts/build all
+	@.venv/bin/python scripts/test.py faults
+
 test-sanitize:  ## the C++ tests under AddressSanitizer, UBSan and ThreadSanitizer
 	@scripts/packages
 	@scripts/test-sanitize
@@ -45,7 +51,7 @@ test-learning:  ## the tests with TensorFlow, PyTorch, Caffe and Caffe2; downloa
 	@scripts/build all
 	@.venv/bin/python scripts/test.py learning $(LEARNING)
 
-test-all: test test-sanitize test-learning  ## all of them
+test-all: test test-faults test-sanitize test-learning  ## all of them
 
 lint:  ## check the style without changing anything
 	@scripts/venv test

@@ -1,6 +1,7 @@
 """Runs the style checks and the tests, the next also if one failed, and ends with a summary of what passed.
 
 usage: .venv/bin/python scripts/test.py                     what `make test` runs
+       .venv/bin/python scripts/test.py faults              what `make test-faults` runs
        .venv/bin/python scripts/test.py learning [NAME...]  tests/learning/NAME, each in its environment; by default all
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 REPORTS = ROOT / "build" / "reports"
 JOBS = os.environ.get("JOBS") or str(os.cpu_count())
+BESIDE = ["-n", JOBS, "--dist", "loadfile"]
 
 
 class Step:
@@ -73,14 +75,20 @@ def ordinary_steps() -> list:
     passing = r"\s*(Start\s+\d+:|\d+/\d+ Test .* Passed )|Internal ctest|Test project"
     python = sys.executable
     pytest = [python, "-m", "pytest", "-q"]
-    beside = [*pytest, "-m", "not alone", "-n", JOBS, "--dist", "loadfile", f"--junitxml={REPORTS / 'python.xml'}"]
-    alone = [*pytest, "-m", "alone", f"--junitxml={REPORTS / 'alone.xml'}"]
+    beside = [*pytest, *BESIDE, "-m", "not alone and not faults", f"--junitxml={REPORTS / 'python.xml'}"]
+    alone = [*pytest, "-m", "alone and not faults", f"--junitxml={REPORTS / 'alone.xml'}"]
     return [
         Step("style", ["scripts/lint"]),
         Step("C++ tests", [*ctest, "--output-junit", REPORTS / "cpp.xml"], "cpp.xml", hide=passing),
         Step("Python tests", beside, "python.xml"),
         Step("measuring", alone, "alone.xml"),
     ]
+
+
+def fault_steps() -> list:
+    report = f"--junitxml={REPORTS / 'faults.xml'}"
+    command = [sys.executable, "-m", "pytest", "-q", *BESIDE, "-m", "faults", report]
+    return [Step("long faults", command, "faults.xml")]
 
 
 def learning_steps(names: list) -> list:
@@ -108,8 +116,15 @@ def learning_steps(names: list) -> list:
 def main() -> int:
     shutil.rmtree(REPORTS, ignore_errors=True)
     REPORTS.mkdir(parents=True)
-    learning = sys.argv[1:2] == ["learning"]
-    steps = learning_steps(sys.argv[2:]) if learning else ordinary_steps()
+    kind = sys.argv[1] if len(sys.argv) > 1 else ""
+    if kind == "learning":
+        steps = learning_steps(sys.argv[2:])
+    elif kind == "faults":
+        steps = fault_steps()
+    elif not kind:
+        steps = ordinary_steps()
+    else:
+        sys.exit(f"weft: there are no tests called {kind!r}; there are faults and learning")
     passed, failed = sum(step.passed for step in steps), sum(step.failed for step in steps)
     ok = all(step.ok for step in steps)
     print("\n=== summary ===")

@@ -562,7 +562,7 @@ print(weft.get([each.add.remote() for each in (stays, dies, at_first, made)], ti
 
 
 @needs_redis
-@pytest.mark.parametrize("how", ["killed", "paused"])
+@pytest.mark.parametrize("how", [pytest.param("killed", marks=pytest.mark.faults), "paused"])
 def test_a_standby_takes_over_detached_actors(nodes, tmp_path, how):
     """Also from a head that was only paused: when it goes on, it finds that it leads no longer, and ends."""
     heads = Pair(nodes, tmp_path)

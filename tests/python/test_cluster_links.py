@@ -288,7 +288,7 @@ def start(nodes, issue=lambda name: []) -> list:
     return [head, first, second]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.faults)])
 def test_links_between_two_nodes_are_cut(nodes, tmp_path, seed):
     _, first, second = start(nodes)
     run_while_cut(nodes, tmp_path, first, Cutter([first, second], 0.02, seed), 50)

@@ -49,7 +49,7 @@ def test_tasks_run_on_all_machines(nodes):
     assert out == f"3 {[machine.address for machine in nodes.machines]}\n", err
 
 
-@pytest.mark.parametrize("how", ["paused", "partitioned"])
+@pytest.mark.parametrize("how", [pytest.param("paused", marks=pytest.mark.faults), "partitioned"])
 def test_a_silent_node_is_noticed_and_comes_back(nodes, how):
     program = nodes.program(
         EVERYWHERE
@@ -95,7 +95,7 @@ def test_a_silent_node_is_noticed_and_comes_back(nodes, how):
         program.wait()
 
 
-@pytest.mark.parametrize("how", ["the head is paused", "the node is cut off"])
+@pytest.mark.parametrize("how", ["the head is paused", pytest.param("the node is cut off", marks=pytest.mark.faults)])
 def test_what_could_run_elsewhere_stands_still_first(nodes, tmp_path, how):
     """A node that does not hear of the head stops the actors of others: none works in two places at once."""
     program = nodes.program(

@@ -17,6 +17,7 @@ from helpers import wait_until
 
 SECONDS = 60
 RESOLVED = 20.0  # seconds, until everybody knows that one of two nodes has left that cannot reach each other
+LONG = pytest.mark.faults  # for `make test-faults`
 SHORT = 6.5  # seconds: links end by silence meanwhile, and nobody complains yet
 
 pytestmark = [
@@ -141,7 +142,7 @@ BUSINESS = """
 """
 
 
-@pytest.mark.parametrize("way", ["both ways", "there", "back"])
+@pytest.mark.parametrize("way", [pytest.param("both ways", marks=LONG), pytest.param("there", marks=LONG), "back"])
 def test_a_short_partition_costs_nothing(nodes, tmp_path, way):
     text = (
         BUSINESS
@@ -173,7 +174,7 @@ def test_a_short_partition_costs_nothing(nodes, tmp_path, way):
     assert "is no longer in the cluster" not in log_of(nodes, 1)
 
 
-@pytest.mark.parametrize("way", ["both ways", "there", "back"])
+@pytest.mark.parametrize("way", ["both ways", pytest.param("there", marks=LONG), pytest.param("back", marks=LONG)])
 def test_of_two_that_cannot_reach_each_other_one_leaves_and_comes_back(nodes, tmp_path, way):
     text = (
         BUSINESS
@@ -298,7 +299,7 @@ def test_a_new_head_is_told_too(nodes):
         assert "must leave the cluster" in log_of(nodes, 4)
 
 
-@pytest.mark.parametrize("way", ["there", "back"])
+@pytest.mark.parametrize("way", ["there", pytest.param("back", marks=LONG)])
 def test_one_way_between_a_node_and_the_head(nodes, way):
     text = """
     @weft.remote(num_cpus=0, resources={"machine-3": 1})
@@ -406,12 +407,14 @@ def test_a_program_whose_node_had_to_leave_is_told_so(nodes):
 
 
 @pytest.mark.skipif(bool(namespaces.why_not(True, True)), reason=f"no such cables: {namespaces.why_not(True, True)}")
-@pytest.mark.parametrize("how", ["slow", "lossy"])
-def test_bad_cables(tmp_path, how):
+@pytest.mark.parametrize("how, megabytes", [("slow", 10), pytest.param("slow", 50, marks=LONG), ("lossy", 50)])
+def test_bad_cables(tmp_path, how, megabytes):
     text = (
         BUSINESS
+        + f"""
+    data = np.random.default_rng(1).integers(0, 255, {megabytes}_000_000, dtype=np.uint8)
+    """
         + """
-    data = np.random.default_rng(1).integers(0, 255, 50_000_000, dtype=np.uint8)
     far = [NodeAffinity(node_of("machine-2")), NodeAffinity(node_of("machine-3"))]
 
     @weft.remote(num_cpus=0, max_retries=0)
