@@ -21,13 +21,13 @@ def _folders(uid: int) -> list:
 
 
 def _open_folder(path: str, uid: int) -> int:
-    """Anybody may make a folder in /tmp: what is in somebody else's is not a log."""
+    """Any user may make a folder in /tmp: files in the folder of another user are not logs."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     info = os.fstat(folder)
     if info.st_uid == uid and not info.st_mode & 0o077:
         return folder
     os.close(folder)
-    raise PermissionError(f"{path} belongs to somebody else, or is open to others")
+    raise PermissionError(f"{path} belongs to another user, or is open to others")
 
 
 def find(uid: int) -> dict:

@@ -430,7 +430,7 @@ std::string Facts(const LastingNodeOptions& options) {
   return text;
 }
 
-// In the daemon. Whoever started it is told if its log cannot be written from the beginning.
+// In the daemon. If its log cannot be written from the beginning, it says so on the terminal of `weft start`.
 void KeepLog(const LogSettings& log, const std::string& first_line) {
   const UniqueFd terminal(::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 5));
   if (log.takes_stderr && log.descriptor < 0) ::dup2(STDOUT_FILENO, STDERR_FILENO);  // /dev/null, until there is a file

@@ -12,9 +12,9 @@ namespace weft::core {
 int StartNode(int count, char** arguments);
 int StopNodes(int count, char** arguments);
 
-// Where logs go: a directory of ours that nobody else can enter.
+// Where logs go: a directory of ours that other users cannot enter.
 Result<std::string> LogFolder();
-// `source` says who asked for the level, in the error if there is none of this name.
+// `source` is the option or variable that the error names if there is no such level.
 Result<LogLevel> ReadLogLevel(const std::string& source, const std::string& name);
 
 }  // namespace weft::core

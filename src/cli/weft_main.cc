@@ -58,7 +58,7 @@ int PrintFolder(const char* name) {
   return 1;
 }
 
-// The daemon of a private session leaves no file, unless somebody asks for one.
+// The daemon of a private session leaves no file unless the user asks for one.
 void KeepLogIfAsked() {
   const char* name = std::getenv("WEFT_LOG_LEVEL");
   if (name == nullptr || *name == '\0') return;

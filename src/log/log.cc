@@ -51,7 +51,6 @@ std::string Line(LogLevel level, const char* what, std::string_view text) {
 }
 
 void Tell(std::string_view text) {
-  // A daemon without a terminal has nobody to tell.
   const std::string line = "weft node: " + EscapedForLog(text, kMaxLogLineBytes - 20) + "\n";
   [[maybe_unused]] Status ignored = WriteNow(STDERR_FILENO, line);
 }

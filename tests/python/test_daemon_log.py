@@ -56,7 +56,7 @@ def nodes(tmp_path):
     made.end()
 
 
-def test_what_somebody_who_operates_a_cluster_needs(nodes):
+def test_what_the_operator_of_a_cluster_needs(nodes):
     head = nodes.start("--num-cpus=1", "--name=the-head", "--labels=rack=7")
     node = nodes.start("--num-cpus=1", "--name=other")
     worker = int(nodes.output_of(ONE_TASK))
@@ -221,7 +221,7 @@ def test_a_disk_that_fills_up_stops_nobody(nodes, small_disk):
 
 
 @pytest.mark.parametrize("how", ["full", "read-only"])
-def test_whoever_starts_a_node_is_told_that_its_log_cannot_be_written(nodes, small_disk, how):
+def test_weft_start_says_that_the_log_cannot_be_written(nodes, small_disk, how):
     folder = nodes.home / "weft"
     breaks, mends = {
         "full": (f"head -c 1m /dev/zero > {folder}/ballast 2>/dev/null", f"rm {folder}/ballast"),
@@ -237,7 +237,7 @@ def test_whoever_starts_a_node_is_told_that_its_log_cannot_be_written(nodes, sma
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a folder away")
-def test_somebody_elses_folder(nodes):
+def test_a_folder_of_another_user(nodes):
     """Without one of the user's own, logs go to /tmp, where anybody may have made the folder before."""
     folder = nodes.home / "weft"
     folder.mkdir(mode=0o700)
