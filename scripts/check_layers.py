@@ -22,7 +22,7 @@ MAY_USE = {
     "scheduling": "base wire",
     "actors": "base wire",
     "cluster": "base wire",
-    "head": "base wire cluster",
+    "head": "base wire control_store scheduling cluster",
     "transfer": "base wire",
     "node": "base os log wire events transport object_store control_store scheduling actors cluster head transfer",
     "runtime": "base os wire events transport object_store",

@@ -30,15 +30,16 @@ bool IsForHead(const NodeMessage& message) {
 
 }  // namespace
 
-Member::Member(Config config, Io& io, Host& host, HeadSide* head)
-    : config_(std::move(config)), io_(io), host_(host), head_side_(head), lease_(config_.lease) {
+Member::Member(Config config, Io& io, Host& host)
+    : config_(std::move(config)), io_(io), host_(host), lease_(config_.lease) {
   lease_.faults = config_.faults.lease;
 }
 
 // ---- joining and leaving ------------------------------------------------------------------------------------------
 
-Status Member::Start(int64_t now_ns) {
+Status Member::Start(int64_t now_ns, HeadSide* head) {
   now_ns_ = now_ns;
+  head_side_ = head;
   if (head_side_ == nullptr) {
     join_by_ns_ = now_ns + config_.join_ns;
     return DialHead();

@@ -135,10 +135,10 @@ class Member {
   // The link to the head of its own node.
   static constexpr uint64_t kOwnLink = 1;
 
-  Member(Config config, Io& io, Host& host, HeadSide* head = nullptr);
+  Member(Config config, Io& io, Host& host);
 
-  // Begins to join. On the head's node, called when the head leads. An error: there is no way to.
-  Status Start(int64_t now_ns);
+  // Begins to join, on the head's node when its head leads. An error: there is no way to.
+  Status Start(int64_t now_ns, HeadSide* head = nullptr);
   void Leave(int64_t now_ns);
 
   const Config& config() const { return config_; }
@@ -187,6 +187,9 @@ class Member {
 
   // ---- what the head says, on its own node
   void SayFromHead(uint64_t link, const NodeMessage& message, int64_t now_ns);
+  void CloseWhenSent(uint64_t link) {
+    if (link != kOwnLink) io_.CloseWhenSent(link);
+  }
   // From now on this is the link between that member and this node.
   void Adopt(uint64_t link, NodeNumber node, int64_t now_ns);
 
@@ -256,7 +259,7 @@ class Member {
   const Config config_;
   Io& io_;
   Host& host_;
-  HeadSide* const head_side_;
+  HeadSide* head_side_ = nullptr;
   int64_t now_ns_ = 0;  // of the last event
   std::string own_address_;
   NodeNumber self_;

@@ -89,6 +89,7 @@ StoreStatus SimulatedStore::Enqueue(Operation operation) {
   if (health_.state == StoreHealth::kClosed) return {StoreCode::kClosed, "the control store is closed"};
   operation.asked_ns = storage_->now_ns;
   queue_.push_back(std::move(operation));
+  if (queued) queued();
   return {};
 }
 

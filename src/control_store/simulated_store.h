@@ -8,6 +8,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 
@@ -58,6 +59,9 @@ class SimulatedStore : public ControlStore {
   StoreStatus Resign(Callback callback) override;
   StoreHealth health() const override;
   void Close() override;
+
+  // Called when an operation is queued.
+  std::function<void()> queued;
 
   // The storage takes the oldest queued operation. False: there is none, or it is away and nothing's time is over.
   bool Perform();

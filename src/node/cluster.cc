@@ -1,7 +1,9 @@
 #include "node/cluster.h"
 
+#include <time.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 #include "log/log.h"
@@ -34,6 +36,29 @@ Member::Config ConfigOf(const LastingNodeOptions& options, const LinkSettings& s
   return config;
 }
 
+// The renewals of a leader whose store was away come before a standby takes over, which needs until its next attempt to
+// reach the store: WorkerStore pauses for up to a second, and TCP says what was lost again after pauses that grow while
+// a cable is out. So long a standby must have seen the leader's lease free.
+constexpr int64_t kLeaderGraceMs = 3'000;
+constexpr int64_t kLeaderLeaseMs = 5'000;
+
+Head::Config HeadConfigOf(const LastingNodeOptions& options) {
+  Head::Config config;
+  // The same after a restart, and no other's: two machines may both listen on 0.0.0.0. (A free port is another each
+  // time, but then nothing is kept either.)
+  char machine[256] = "";
+  ::gethostname(machine, sizeof machine - 1);
+  config.ledger.candidate = {.name = std::string(machine) + "/" + options.host + ":" + std::to_string(options.port),
+                             .lease_ms = kLeaderLeaseMs,
+                             .grace_ms = kLeaderGraceMs};
+  config.ledger.node_name = options.name;
+  config.ledger.token = options.token;
+  FillWithEntropy(config.ledger.new_cluster);
+  config.ledger.standby = options.standby;
+  config.ledger.lease_ns = config.membership.lease_ns = NodeLeaseNs(options);
+  return config;
+}
+
 }  // namespace
 
 Cluster::Cluster(EventLoop& loop, const LastingNodeOptions& options, Host& host)
@@ -41,7 +66,7 @@ Cluster::Cluster(EventLoop& loop, const LastingNodeOptions& options, Host& host)
       options_(options),
       host_(host),
       settings_(SettingsOf(options)),
-      member_(ConfigOf(options, settings_), *this, host, options.head ? this : nullptr) {}
+      member_(ConfigOf(options, settings_), *this, host) {}
 
 Cluster::~Cluster() = default;
 
@@ -54,9 +79,13 @@ Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingN
   }
   if (options.head) {
     cluster->head_address_ = HostPortText(options.host, options.port);
-    auto ledger = HeadLedger::Create(loop, options, *cluster);
-    if (!ledger) return ledger.error();
-    cluster->ledger_ = std::move(*ledger);
+    auto store = HeadStore::Open(loop, options);
+    if (!store) return store.error();
+    cluster->store_ = std::move(*store);
+    Head::Host& head_host = *cluster;
+    cluster->head_ =
+        std::make_unique<Head>(HeadConfigOf(options), cluster->member_, cluster->store_->store(), head_host);
+    cluster->head_->Start();
   } else {
     cluster->head_address_ = options.head_address;
     if (Status status = cluster->member_.Start(NowNs()); !status) return status.error();
@@ -66,7 +95,7 @@ Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingN
 
 void Cluster::Leave() {
   member_.Leave(NowNs());
-  if (ledger_) ledger_->Resign();
+  if (head_) store_->End(head_->Resign());
 }
 
 // ---- links --------------------------------------------------------------------------------------------------------
@@ -91,7 +120,9 @@ Result<std::string> Cluster::Listen() {
     listener_ = std::move(*listener);
     LogInfo("link", "listens at %s", HostPortText(options_.host, listener_->port()).c_str());
   }
-  return HostPortText(options_.host, listener_->port());
+  const std::string address = HostPortText(options_.host, listener_->port());
+  if (head_) head_address_ = address;
+  return address;
 }
 
 void Cluster::LinkAccepted(std::unique_ptr<Link> link, std::string_view bytes) {
@@ -196,8 +227,6 @@ void Cluster::DialChannel(ProcessId submitter, ProcessId worker) {
 
 // ---- looking ------------------------------------------------------------------------------------------------------
 
-uint64_t Cluster::session() const { return std::strtoull(settings_.cluster_id.substr(0, 16).c_str(), nullptr, 16); }
-
 NodeListed Cluster::ListedAs(NodeNumber node, const NodeDescription& known) const {
   NodeListed listed{.node = node, .session = session()};
   listed.head = node == head() ? 1 : 0;
@@ -206,15 +235,33 @@ NodeListed Cluster::ListedAs(NodeNumber node, const NodeDescription& known) cons
   listed.address = known.address;
   listed.total = known.resources;
   listed.labels = known.labels;
-  if (auto free = available_.find(node); free != available_.end()) listed.available = free->second;
   return listed;
 }
 
 std::vector<NodeListed> Cluster::List() const {
-  std::vector<NodeListed> all(departed_.begin(), departed_.end());
-  for (const auto& [node, known] : nodes()) all.push_back(ListedAs(node, known));
+  std::vector<NodeListed> all;
+  for (const auto& [node, known] : nodes()) {
+    all.push_back(ListedAs(node, known));
+    if (!head_) continue;
+    if (auto free = head_->available().find(node); free != head_->available().end()) {
+      all.back().available = free->second;
+    }
+  }
+  if (!head_) return all;
+  for (const Head::Departed& gone : head_->departed()) {
+    all.push_back(ListedAs(gone.node, gone.description));
+    all.back().available = gone.available;
+    all.back().alive = 0;
+    all.back().why = gone.why;
+  }
   std::sort(all.begin(), all.end(), [](const auto& a, const auto& b) { return a.node < b.node; });
   return all;
+}
+
+int64_t Cluster::UnixMs() const {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
 }
 
 // ---- time ---------------------------------------------------------------------------------------------------------
@@ -223,15 +270,16 @@ int64_t Cluster::NextDeadline() const {
   int64_t next = std::min(listener_ ? listener_->NextDeadline() : INT64_MAX, member_.next_wakeup_ns());
   for (const auto& [number, peer] : peers_) next = std::min(next, peer->link->NextDeadline());
   for (const auto& [number, channel] : channels_) next = std::min(next, channel->link->NextDeadline());
-  if (membership_) next = std::min(next, membership_->next_wakeup_ns());
-  if (ledger_) next = std::min(next, ledger_->NextDeadline());
+  if (head_) next = std::min({next, head_->next_wakeup_ns(), store_->NextDeadline()});
   return next;
 }
 
 void Cluster::Tick(int64_t now_ns) {
   member_.Tick(now_ns);
-  if (membership_) TickHead(now_ns);
-  if (ledger_ && ledger_->NextDeadline() <= now_ns) ledger_->Tick(now_ns);
+  if (head_) {
+    head_->Tick(now_ns);
+    store_->Tick(now_ns);
+  }
   if (listener_) listener_->Tick(now_ns);
   std::vector<Link*> links;
   for (const auto& [number, peer] : peers_) links.push_back(peer->link.get());

@@ -1,5 +1,5 @@
-// The cluster as this daemon sees it: the TCP links, listener and channels behind its Member, and on the head the
-// machines that decide for all (Membership, GlobalScheduler), written through to the control store (HeadLedger).
+// The cluster as this daemon sees it: the TCP links, listener and channels behind its Member, and on the head the Head
+// and its control store.
 //
 // Owned by the NodeDaemon of a cluster node, on its loop thread. Member decides what is sent over which link; what
 // concerns processes, leases and objects is the NodeDaemon's business (Cluster::Host). What is here stays out of the
@@ -9,11 +9,9 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,22 +21,19 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "cluster/member.h"
-#include "head/membership.h"
-#include "node/head_ledger.h"
+#include "head/head.h"
+#include "node/head_store.h"
 #include "node/lasting_node.h"
 #include "node/refusal_log.h"
 #include "os/event_loop.h"
-#include "scheduling/global_scheduler.h"
 #include "transport/link.h"
 #include "transport/link_listener.h"
 #include "wire/node_messages.h"
+#include "wire/placement.h"
 
 namespace weft::core {
 
-class Cluster final : private LinkListener::AcceptHandler,
-                      private HeadLedger::Host,
-                      private Member::Io,
-                      private Member::HeadSide {
+class Cluster final : private LinkListener::AcceptHandler, private Member::Io, private Head::Host {
  public:
   class Host : public Member::Host {
    public:
@@ -58,7 +53,7 @@ class Cluster final : private LinkListener::AcceptHandler,
   static Result<std::unique_ptr<Cluster>> Create(EventLoop& loop, const LastingNodeOptions& options, Host& host);
   ~Cluster();
 
-  bool is_head() const { return membership_ != nullptr; }
+  bool is_head() const { return head_ && head_->leads(); }
   NodeNumber self() const { return member_.self(); }
   NodeNumber head() const { return member_.head(); }
   const std::string& head_address() const { return head_address_; }
@@ -67,7 +62,7 @@ class Cluster final : private LinkListener::AcceptHandler,
   bool MayAppear(NodeNumber node) const { return member_.MayAppear(node); }
   std::string Describe(NodeNumber node) const { return member_.Describe(node); }
   // Half of the cluster's id: the same on all its nodes, once this one has joined.
-  uint64_t session() const;
+  uint64_t session() const { return SessionOf(settings_.cluster_id); }
   // All nodes, and the latest that have gone. Only the head knows what is available on them, and who has gone.
   std::vector<NodeListed> List() const;
 
@@ -87,20 +82,17 @@ class Cluster final : private LinkListener::AcceptHandler,
   void DialChannel(ProcessId submitter, ProcessId worker);
   void Leave();
 
-  // On the head: how the workers of a job are started; nullptr: nobody has said it.
-  const JobDescribed* FindJob(ProcessId job) const;
-  void KnowJob(JobDescribed job) { jobs_[job.driver] = std::move(job); }
-  void ForgetJob(ProcessId job);
-  // On the head: what an earlier one has persisted of detached actors, for its first caller.
-  struct Legacy {
-    uint64_t epoch = 0;
-    std::vector<ActorRecord> actors;
-    std::vector<JobRecord> jobs;
-  };
-  Legacy TakeLegacy() { return std::exchange(legacy_, {}); }
-  // On the head; see HeadLedger::Commit.
-  void WriteDown(WriteBatch batch, std::function<void()> then, HeadLedger::Waits waits = nullptr) {
-    ledger_->CommitSealed(std::move(batch), std::move(then), std::move(waits));
+  // See Head; there only.
+  const JobDescribed* FindJob(ProcessId job) const { return head_ ? head_->FindJob(job) : nullptr; }
+  void KnowJob(JobDescribed job) {
+    if (head_) head_->KnowJob(std::move(job));
+  }
+  void ForgetJob(ProcessId job) {
+    if (head_) head_->ForgetJob(job);
+  }
+  Head::Legacy TakeLegacy() { return head_->TakeLegacy(); }
+  void Persist(WriteBatch batch, std::function<void()> then, HeadLedger::Waits waits = nullptr) {
+    if (head_) head_->Persist(std::move(batch), std::move(then), std::move(waits));
   }
 
   int64_t NextDeadline() const;
@@ -124,25 +116,13 @@ class Cluster final : private LinkListener::AcceptHandler,
   // LinkListener::AcceptHandler
   void LinkAccepted(std::unique_ptr<Link> link, std::string_view hello) override;
   void LinkRefused(const std::string& address, RefusalKind kind, const Error& why) override;
-  // HeadLedger::Host
-  void LedgerOpened(HeadLedger::Restored restored) override;
-  void LedgerHeld() override;
-  void LedgerLost(const std::string& why) override;
-  // Member::HeadSide
-  void JoinCame(uint64_t link, NodeJoins& joins) override;
-  void HeadHeard(NodeNumber from, NodeMessage& message) override;
-  void JoinLinkLost(uint64_t link, bool by_peer) override;
-  NodeNumber MemberAt(uint64_t link) const override { return membership_->NodeOf(link); }
+  // Head::Host
+  void HeadLeads(const std::string& cluster_id) override { settings_.cluster_id = cluster_id; }
+  void HeadWaits() override { host_.ClusterAwaited(); }
+  void HeadEnded(const std::string& why) override { host_.ClusterRefused(why); }
+  int64_t Now() const override { return NowNs(); }
+  int64_t UnixMs() const override;
 
-  void Tell(uint64_t link, const NodeMessage& message) { member_.SayFromHead(link, message, NowNs()); }
-  void TellAllBut(NodeNumber node, const NodeMessage& message);
-  std::string Place(const ResourceAmounts& shape, WorkWished& wished) const;
-  void Perform(std::vector<MembershipAction>& actions);
-  void Perform(std::vector<GlobalAction>& actions);
-  void Accepted(NodeNumber node);  // the control store knows it
-  void Welcome(uint64_t link, NodeNumber node);
-  void Dead(const DeclareDead& news);
-  void TickHead(int64_t now_ns);
   void DropEnded();
   NodeListed ListedAs(NodeNumber node, const NodeDescription& known) const;
 
@@ -158,21 +138,9 @@ class Cluster final : private LinkListener::AcceptHandler,
   std::vector<uint64_t> gathering_;  // links that have something to send
   std::vector<uint64_t> ended_;      // peers and channels to be destroyed outside of their callbacks
   RefusalLog refusals_;
-
-  // On the head.
-  std::map<ProcessId, JobDescribed> jobs_;  // how to start workers, by driver
-  std::map<NodeNumber, std::set<ProcessId>> told_jobs_;
-  std::map<NodeNumber, ResourceAmounts> available_;  // as each node said last
-  std::deque<NodeListed> departed_;                  // the latest
-  std::unique_ptr<Membership> membership_;
-  std::unique_ptr<GlobalScheduler> scheduler_;
-  uint64_t epoch_ = 0;
-  Legacy legacy_;
-  std::map<NodeNumber, NodeDescription> known_;  // that this head or an earlier one has accepted
-  std::set<NodeNumber> here_;                    // those of them that the scheduler knows, and that hear of the others
-  std::map<NodeNumber, AcceptNode> accepted_;
-  std::map<uint64_t, WishSent> wishes_;  // by requester and wish
-  std::unique_ptr<HeadLedger> ledger_;   // last: its end calls back
+  // On the head. The store comes last: its end calls back.
+  std::unique_ptr<Head> head_;
+  std::unique_ptr<HeadStore> store_;
 };
 
 }  // namespace weft::core

@@ -50,7 +50,7 @@ void NodeDaemon::WriteDown(ObjectId actor, std::function<void()> then) {
   Put(batch, record);
   kept->second.written = true;
   const ProcessId driver = kept->second.driver;
-  cluster_->WriteDown(
+  cluster_->Persist(
       std::move(batch),
       [this, driver, then = std::move(then)] {
         told_of_store_.erase(driver);
@@ -70,13 +70,13 @@ void NodeDaemon::StrikeOut(ObjectId actor, bool was_written, ProcessId job, bool
   WriteBatch batch;
   if (was_written) DeleteActor(batch, actor);
   if (job_ends && written_jobs_.erase(job) > 0) DeleteJob(batch, NumberOf(job));
-  if (!batch.writes.empty()) cluster_->WriteDown(std::move(batch), nullptr);
+  if (!batch.writes.empty()) cluster_->Persist(std::move(batch), nullptr);
 }
 
 // ---- a new head ---------------------------------------------------------------------------------------------------
 
 void NodeDaemon::Restore() {
-  Cluster::Legacy legacy = cluster_->TakeLegacy();
+  Head::Legacy legacy = cluster_->TakeLegacy();
   // Numbers of actors and jobs that are dead are not used again: who knows them may still ask.
   next_detached_ = (legacy.epoch << 32) + 1;
   next_lasting_job_ = ((legacy.epoch & 0x7fff) << 16) + 1;

@@ -46,7 +46,7 @@ class SimulatedCluster {
   // A daemon on this machine has ended by itself, or was killed: another is started in a moment.
   void StartAgain(SimulatedMachine& machine, int64_t delay_ns);
   // Another node could not reach it, which is trouble of its own.
-  void Expelled(NodeNumber node) { expelled_.insert(node); }
+  bool Expelled(NodeNumber node) { return expelled_.insert(node).second; }
   // What the head has told others.
   void DeclaredDead(NodeNumber node);
   bool IsDeclaredDead(NodeNumber node) const { return declared_dead_.contains(node); }
@@ -63,6 +63,7 @@ class SimulatedCluster {
   SimulatedNetwork network;
   std::shared_ptr<SimulatedStorage> storage = std::make_shared<SimulatedStorage>();
   std::vector<std::unique_ptr<SimulatedMachine>> machines;
+  int heads = 0;  // that have led, one after the other
 
  private:
   void Kill(SimulatedMachine& machine, bool power);

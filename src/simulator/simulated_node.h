@@ -1,13 +1,11 @@
-// One life of a node daemon, as far as its place in the cluster goes: the Io and the Host of a shipped Member, over the
-// simulated network. What only the head runs is still a copy of node/cluster_head.cc and node/head_ledger.cc, with the
-// real Membership and GlobalScheduler. Keep these alike: what they do differently is not covered by any seed.
+// One life of a node daemon, as far as its place in the cluster goes: what surrounds a shipped Member, and on machine 0
+// a shipped Head, with the simulated network and control store in place of the real ones.
 //
 // What concerns processes is SimulatedDaemon's business, which is made when the node has its number. A life that has
 // lost its place ends; SimulatedCluster begins another on the same machine.
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,8 +16,7 @@
 
 #include "cluster/member.h"
 #include "control_store/simulated_store.h"
-#include "control_store/tables.h"
-#include "head/membership.h"
+#include "head/head.h"
 #include "scheduling/global_scheduler.h"
 #include "simulator/simulated_network.h"
 #include "simulator/world.h"
@@ -29,7 +26,7 @@ namespace weft::core {
 
 struct SimulatedMachine;
 
-class SimulatedNode final : private Member::Io, private Member::Host, private Member::HeadSide {
+class SimulatedNode final : private Member::Io, private Member::Host, private Head::Host {
  public:
   SimulatedNode(World& world, SimulatedMachine& machine, bool head, uint64_t port);
 
@@ -37,19 +34,19 @@ class SimulatedNode final : private Member::Io, private Member::Host, private Me
   // The daemon's process ends, and with it all that it started.
   void End();
   bool ended() const { return ended_; }
-  bool is_head() const { return membership_ != nullptr; }
+  bool is_head() const { return head_ && head_->leads(); }
   NodeNumber self() const { return member_.self(); }
   bool Knows(NodeNumber node) const { return member_.Knows(node); }
   bool MayAppear(NodeNumber node) const;
   const std::map<NodeNumber, NodeDescription>& nodes() const { return member_.nodes(); }
   const SimulatedMachine& machine() const { return machine_; }
-  const GlobalScheduler* scheduler() const { return scheduler_.get(); }
+  const GlobalScheduler* scheduler() const { return head_ ? head_->scheduler() : nullptr; }
 
   void Send(NodeNumber to, const NodeMessage& message);
   void SendToHead(const NodeMessage& message) { Send({}, message); }
   void SendToAll(const NodeMessage& message);
   void DialChannel(ProcessId submitter, ProcessId worker);
-  const JobDescribed* FindJob(ProcessId job) const;
+  const JobDescribed* FindJob(ProcessId job) const { return head_->FindJob(job); }
 
   // Runs in this daemon, later if its machine stands still; never if it has ended.
   void Later(int64_t delay_ns, std::function<void()> what);
@@ -63,7 +60,6 @@ class SimulatedNode final : private Member::Io, private Member::Host, private Me
     std::string address;  // that was dialled
   };
 
-  int64_t Now() const;  // this machine's clock
   void Turn(const std::function<void()>& what);
   void ScheduleTick();
   void Tick();
@@ -87,11 +83,12 @@ class SimulatedNode final : private Member::Io, private Member::Host, private Me
   void NodeIsGone(NodeNumber node, const std::string& why) override;
   void LinkBroken(NodeNumber) override {}
   void NodeHasRoom(NodeNumber) override {}
-  // Member::HeadSide
-  void JoinCame(uint64_t link, NodeJoins& joins) override;
-  void HeadHeard(NodeNumber from, NodeMessage& message) override;
-  void JoinLinkLost(uint64_t link, bool by_peer) override;
-  NodeNumber MemberAt(uint64_t link) const override { return membership_->NodeOf(link); }
+  // Head::Host
+  void HeadLeads(const std::string& cluster_id) override;
+  void HeadWaits() override {}
+  void HeadEnded(const std::string& why) override { Leave(why); }
+  int64_t Now() const override;  // this machine's clock
+  int64_t UnixMs() const override { return Now() / 1'000'000; }
 
   bool Accept(const StreamPointer& stream, const std::string& hello);
   void Connected(uint64_t link, StreamPointer stream, bool nobody_listens);
@@ -99,24 +96,11 @@ class SimulatedNode final : private Member::Io, private Member::Host, private Me
   void Lost(uint64_t link, ErrorKind kind, bool nobody_listens);
   void Leave(const std::string& why);
 
-  // ---- of the head: a copy
-  void Tell(uint64_t link, const NodeMessage& message) { member_.SayFromHead(link, message, Now()); }
-  void TellAllBut(NodeNumber node, const NodeMessage& message);
-  void Perform(std::vector<MembershipAction> actions);
-  void Perform(std::vector<GlobalAction> actions);
-  void Accepted(NodeNumber node);
-  void Dead(const DeclareDead& news);
-  void Acquire();
-  void Acquired(StoreResult<Leadership> outcome);
-  void Opened(uint64_t epoch, std::vector<std::pair<NodeNumber, NodeDescription>> members, NodeNumber next);
-  void Commit(WriteBatch batch, std::function<void()> then);
-  void Submit();
-  void Committed(const StoreStatus& outcome);
+  void WatchMembers();
   void PumpStore();
 
   World& world_;
   SimulatedMachine& machine_;
-  const bool head_options_;
   const uint64_t port_;
   Member member_;
   std::map<uint64_t, Stream> streams_;
@@ -125,24 +109,10 @@ class SimulatedNode final : private Member::Io, private Member::Host, private Me
   bool in_turn_ = false;
   int64_t tick_at_ns_ = INT64_MAX;  // on the simulation's clock
 
-  std::unique_ptr<Membership> membership_;
-  std::unique_ptr<GlobalScheduler> scheduler_;
-  uint64_t epoch_ = 0;
-  std::map<NodeNumber, NodeDescription> known_;
-  std::set<NodeNumber> here_;
-  std::map<NodeNumber, AcceptNode> accepted_;
-  std::map<std::pair<NodeNumber, uint64_t>, WishSent> wishes_;
-  std::map<ProcessId, JobDescribed> jobs_;
-  std::map<NodeNumber, std::set<ProcessId>> told_jobs_;
+  // On machine 0.
   std::unique_ptr<SimulatedStore> store_;
-  ClusterRecord cluster_;
-  struct Change {
-    WriteBatch batch;
-    std::function<void()> then;
-  };
-  std::deque<Change> changes_;
-  bool submitted_ = false;
-  int64_t renew_at_ns_ = INT64_MAX;
+  std::unique_ptr<Head> head_;
+  std::set<NodeNumber> suspected_;
   bool pumping_store_ = false;
 };
 

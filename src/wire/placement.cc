@@ -124,6 +124,10 @@ NodeNumber NodeOf(const Welcome& welcome) {
   return {static_cast<uint32_t>(std::max<uint64_t>(1, welcome.process.value >> 32))};
 }
 
+uint64_t SessionOf(const std::string& cluster_id) {
+  return std::strtoull(cluster_id.substr(0, 16).c_str(), nullptr, 16);
+}
+
 NodeNumber NumberOfNodeId(uint64_t session, const std::string& id) {
   if (id.size() != kNodeIdDigits) return {};
   const NodeNumber node{static_cast<uint32_t>(std::strtoull(id.c_str() + kNodeIdDigits / 2, nullptr, 16))};

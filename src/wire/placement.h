@@ -42,6 +42,8 @@ ResourceAmounts WithoutPlacement(const ResourceAmounts& shape);
 std::string NodeIdText(uint64_t session, NodeNumber node);
 // The node of the process that got this Welcome; a private session has one node, 1.
 NodeNumber NodeOf(const Welcome& welcome);
+// Half of a cluster's id, which is written in hexadecimal.
+uint64_t SessionOf(const std::string& cluster_id);
 // 0 if it is the id of a node of another session.
 NodeNumber NumberOfNodeId(uint64_t session, const std::string& id);
 

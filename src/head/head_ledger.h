@@ -1,8 +1,8 @@
-// The head's way to the control store: leadership at the start, what an earlier head has written, and every change
-// since, written before anybody hears of it.
+// What the head has persisted: leadership at the start, what an earlier head has written, and every change since,
+// written before anybody hears of it.
 //
-// Owned by the Cluster of a head, on its loop thread. Knows the tables and the store; what the records mean is the
-// Cluster's business. While the store is away, what must be written waits, in order; everything else goes on.
+// Owned by the Head, on its loop thread, and by the simulator's. Knows the tables and the store; what the records mean
+// is the Head's business. While the store is away, what must be written waits, in order; everything else goes on.
 #pragma once
 
 #include <cstdint>
@@ -10,22 +10,42 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "base/result.h"
 #include "control_store/control_store.h"
 #include "control_store/record_sealer.h"
-#include "control_store/redis_server.h"
 #include "control_store/tables.h"
-#include "head/membership.h"
-#include "node/lasting_node.h"
-#include "os/event_loop.h"
-#include "os/fd.h"
+#include "wire/ids.h"
+#include "wire/node_description.h"
 
 namespace weft::core {
 
+// What the head needs of its surroundings. The control store's answers bring no time along, so it is asked for.
+class HeadIo {
+ public:
+  virtual int64_t Now() const = 0;     // the monotonic clock
+  virtual int64_t UnixMs() const = 0;  // for people
+  virtual void Log(const std::string& line) = 0;
+
+ protected:
+  ~HeadIo() = default;
+};
+
 class HeadLedger {
  public:
+  struct Config {
+    Candidate candidate;
+    std::string node_name;  // of the head's own node: what is known under that name was an earlier life of it
+    std::string token;      // of the cluster
+    Identity new_cluster;   // its id, if this is the first head
+    bool standby = false;   // wait until the head that leads is gone
+    int64_t lease_ns = 0;   // that this head gives to members
+    int64_t renew_ns = 1'500'000'000;
+    int64_t again_ns = 200'000'000;
+    // How long a head that starts waits for a store that does not answer yet, such as a Redis that is being started.
+    int64_t open_ns = 15'000'000'000;
+  };
   struct Restored {
     uint64_t epoch = 0;
     std::string cluster_id;
@@ -50,9 +70,11 @@ class HeadLedger {
     ~Host() = default;
   };
 
+  HeadLedger(Config config, ControlStore& store, HeadIo& io, Host& host)
+      : config_(std::move(config)), store_(store), io_(io), host_(host) {}
+
   // Begins to lead; the host hears of the outcome.
-  static Result<std::unique_ptr<HeadLedger>> Create(EventLoop& loop, const LastingNodeOptions& options, Host& host);
-  ~HeadLedger();
+  void Start();
 
   // Then is called when the change is in the store; not at all if this head leads no longer. Waits is called, once at
   // most and maybe at once, if the store takes no changes for the time being, with the reason.
@@ -63,30 +85,28 @@ class HeadLedger {
   // Records from which code is run: they are sealed.
   void CommitSealed(WriteBatch batch, std::function<void()> then, Waits waits = nullptr);
 
-  // For an orderly end: another may lead at once. Blocks for a moment at most.
-  void Resign();
+  // For an orderly end: another may lead at once. False: there is nothing to resign from.
+  bool Resign();
 
-  int64_t NextDeadline() const;
+  size_t waiting_changes() const { return changes_.size(); }
+  int64_t next_wakeup_ns() const;
   void Tick(int64_t now_ns);
 
  private:
-  HeadLedger(EventLoop& loop, const LastingNodeOptions& options, Host& host)
-      : loop_(loop), options_(options), host_(host) {}
-  Status OpenStore();
   void Acquire();
   void Acquired(StoreResult<Leadership> outcome);
   Restored Read(Leadership& leadership);
   void Submit();
   void Committed(const StoreStatus& outcome);
+  void Renew(int64_t now_ns);
   void TakesNone(const std::string& why);
   void TakesAgain();
   void Lose(const std::string& why);
 
-  EventLoop& loop_;
-  const LastingNodeOptions options_;
+  const Config config_;
+  ControlStore& store_;
+  HeadIo& io_;
   Host& host_;
-  UniqueFd lock_;  // on this machine, no other head of this address
-  std::vector<std::unique_ptr<RedisServer>> servers_;
   ClusterRecord cluster_;
   std::unique_ptr<RecordSealer> sealer_;  // once the cluster is known
   bool open_ = false;
@@ -104,7 +124,6 @@ class HeadLedger {
   };
   std::deque<Change> changes_;  // the first is with the store, or is tried again
   bool submitted_ = false;
-  std::unique_ptr<ControlStore> store_;  // last: its end calls back
 };
 
 }  // namespace weft::core
