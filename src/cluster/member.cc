@@ -24,7 +24,7 @@ constexpr uint64_t kRoomBytes = 32 << 20;
 bool IsForHead(const NodeMessage& message) {
   return std::holds_alternative<NodeBeat>(message) || std::holds_alternative<NodeLoad>(message) ||
          std::holds_alternative<WishSent>(message) || std::holds_alternative<JobDescribed>(message) ||
-         std::holds_alternative<WorkDeclined>(message) || std::holds_alternative<NodeFarewell>(message) ||
+         std::holds_alternative<WorkDeclined>(message) || std::holds_alternative<NodeGoodbye>(message) ||
          std::holds_alternative<NodeUnreachable>(message) || std::holds_alternative<NodeReachable>(message);
 }
 
@@ -58,7 +58,7 @@ Status Member::Start(int64_t now_ns, HeadSide* head) {
 void Member::Leave(int64_t now_ns) {
   now_ns_ = now_ns;
   leaving_ = true;
-  if (head_side_ == nullptr) SendToHead(NodeFarewell{});
+  if (head_side_ == nullptr) SendToHead(NodeGoodbye{});
 }
 
 Status Member::DialHead() {
@@ -163,7 +163,7 @@ bool Member::LinkAccepted(uint64_t number, const NodeHello& hello, int64_t now_n
   now_ns_ = now_ns;
   LinkState link{.ready = true};
   if (static_cast<LinkPurpose>(hello.purpose) == LinkPurpose::kJoin) {
-    // Before it is a member itself, a head has nobody who would hear what a node tells it again.
+    // A node that comes back repeats what it told the former head, and this head's own node cannot hear it yet.
     if (head_side_ != nullptr && !self_) return false;
     link.purpose = head_side_ != nullptr ? Purpose::kJoining : Purpose::kAstray;
     links_[number] = link;

@@ -20,7 +20,7 @@ std::string Text(const NodeMessage& message) {
   if (auto* m = std::get_if<NodeUnreachable>(&message)) return "cannot reach " + std::to_string(m->node.value);
   if (auto* m = std::get_if<NodeReachable>(&message)) return "reaches " + std::to_string(m->node.value) + " again";
   if (auto* m = std::get_if<NodeRefused>(&message)) return "refused: " + m->why;
-  if (std::holds_alternative<NodeFarewell>(message)) return "goodbye";
+  if (std::holds_alternative<NodeGoodbye>(message)) return "goodbye";
   if (std::holds_alternative<ChunksCut>(message)) return "chunks cut";
   return "message " + std::to_string(message.index());
 }

@@ -1,8 +1,8 @@
 // The messages from one node daemon to another: each arrives once and in order, whichever links break.
 // Pure: events in, actions out.
 //
-// Called by Cluster on the daemon's loop thread, one for each other node, and by its test. Belongs to one pair of
-// lives: a daemon that rejoined has a new number, and the flow kept for the old number is dropped with its messages.
+// Member has one for each other node. It belongs to one pair of lives: a daemon that starts again has another number,
+// and the flow with the former one is dropped with what was in it.
 //
 // Messages are numbered from 1 in each direction, and both sides count: nothing is added to a message on the wire. Over
 // each link the receiver first says how many it has taken (FlowTaken); the sender forgets those and goes on with the
@@ -12,16 +12,15 @@
 //
 // The sender uses one link at a time, the newest. News of older links no longer matter.
 //
-// Kept messages are bounded by back-pressure: above `limit_bytes` the caller must not take more from the processes that
-// write (crowded()). Too many kept messages are no sign that the other node is dead; only the head may say that. If one
-// node acted on it and the other did not, an actor could live twice. The daemon's own messages are always taken, since
-// they cannot wait.
+// What is kept is bounded by pushing back: above `limit_bytes` the caller must not accept more from the processes that
+// write (crowded()). A full flow is no sign that the other node is dead. Only the head decides that: if one node acted
+// on it and the other did not, an actor could live twice. Messages of the daemon itself are still accepted.
 //
-// A flow that is needed (a message was written, or the caller says so) is connected again whenever its link has ended,
-// even if no message is kept: a process may wait for the other's answer and must hear that it cannot come. If that does
-// not succeed for a while, the caller tells the head (ComplainOfOther), which decides which of the two must leave.
+// A flow that is needed (something was written, or the caller says so) is connected again whenever its link has ended,
+// also if nothing is kept: a process that waits for the other's answer must hear that it cannot come. If connecting
+// fails for a while, the caller tells the head (ComplainOfOther), which decides which of the two must go.
 //
-// Does not know what the messages are, and carries no chunks of objects: those are asked for again (ObjectExchange).
+// Does not know what the messages are, and carries no chunks of objects: those are requested again (ObjectExchange).
 #pragma once
 
 #include <cstdint>

@@ -87,7 +87,7 @@ void NodeLease::Handle(const HeadEnded& event, std::vector<LeaseAction>& out) {
 
 void NodeLease::Handle(const HeadDeclaredUsDead& event, std::vector<LeaseAction>& out) {
   if (!Adopt(event.epoch) || !node_) return;
-  // What it had is another's now. It begins anew, as somebody else.
+  // What it had is another's now. It begins again, as a new node.
   node_ = NodeNumber{};
   linked_ = accepted_ = frozen_ = false;
   end_ns_ = 0;
@@ -123,8 +123,8 @@ int64_t NodeLease::next_wakeup_ns() const {
 }
 
 void NodeLease::CheckInvariants() const {
-  WEFT_CHECK(!accepted_ || (linked_ && node_), "who is accepted has a link and a number");
-  WEFT_CHECK(!frozen_ || node_, "who has no number has nothing to freeze");
+  WEFT_CHECK(!accepted_ || (linked_ && node_), "a node that is accepted has a link and a number");
+  WEFT_CHECK(!frozen_ || node_, "a node without a number has nothing to freeze");
   WEFT_CHECK(sent_.size() <= kMaxUnconfirmed && (linked_ || sent_.empty()), "beats wait for answers over one link");
 }
 

@@ -1,9 +1,9 @@
-// The node's side of its membership: until when it may believe that the head takes it for alive. Pure: events in,
-// actions out.
+// A node's own view of its membership lease: until when it may believe that the head counts it as alive. Pure: events
+// in, actions out.
 //
-// Called by a node daemon on its loop thread, and by the simulator. Time comes in with every event, from the node's own
-// monotonic clock; next_wakeup_ns says when LeaseTicked is needed. The caller handles LeaseTicked before anything else
-// when it has not run for a while.
+// Called by Member, on its loop thread. Each event brings the time, from the node's own monotonic clock; next_wakeup_ns
+// says when LeaseTicked is needed. After it has not run for a while, the caller handles LeaseTicked before anything
+// else.
 //
 // The node sends a beat several times per lease; the head confirms each. The node counts from when it *sent* the last
 // beat that was confirmed, and a little less than the head's lease, for clocks that differ in speed. At that end, or

@@ -83,8 +83,8 @@ void Head::HeadHeard(NodeNumber from, NodeMessage& message) {
   const uint64_t link = member == membership_->members().end() ? 0 : member->second.link;
   if (auto* beat = std::get_if<NodeBeat>(&message)) {
     if (link != 0) Decide(BeatCame{link, beat->beat, beat->epoch, now});
-  } else if (std::holds_alternative<NodeFarewell>(message)) {
-    if (link != 0) Decide(FarewellCame{link, now});
+  } else if (std::holds_alternative<NodeGoodbye>(message)) {
+    if (link != 0) Decide(GoodbyeCame{link, now});
   } else if (auto* unreachable = std::get_if<NodeUnreachable>(&message)) {
     Decide(UnreachableSaid{from, unreachable->node, unreachable->for_ns, unreachable->why, now});
   } else if (auto* reachable = std::get_if<NodeReachable>(&message)) {

@@ -153,7 +153,7 @@ HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
   restored.next_node.value = cluster_.next_node;
   cluster_.next_node += kNumbersAhead;
   restored.lease_ns = int64_t{cluster_.lease_ms} * 1'000'000;
-  // The next head must wait for those, too, who have theirs from an earlier one.
+  // The next head must wait for members of earlier heads, too.
   const auto own_ms = static_cast<uint32_t>(config_.lease_ns / 1'000'000);
   cluster_.lease_ms = restored.members.empty() ? own_ms : std::max(cluster_.lease_ms, own_ms);
   return restored;
@@ -203,7 +203,7 @@ void HeadLedger::Committed(const StoreStatus& outcome) {
   Submit();
 }
 
-// Told once, to the log and to whoever waits.
+// Told once, to the log and to the callers that wait.
 void HeadLedger::TakesNone(const std::string& why) {
   if (takes_none_.empty()) {
     io_.Log("the control store takes no changes; they wait, and are tried again: " + why);

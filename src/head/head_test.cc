@@ -191,7 +191,7 @@ TEST_F(HeadTest, HearsAGoodbye) {
   Lead();
   Join(10, "two");
   life->Stored();
-  EXPECT_EQ(Says(10, NodeFarewell{}), "close 10 when sent");
+  EXPECT_EQ(Says(10, NodeGoodbye{}), "close 10 when sent");
   EXPECT_EQ(life->Stored(), "gone 2");
 }
 

@@ -39,7 +39,8 @@ void Membership::Advance(int64_t now_ns) {
   deadlines_.clear();
   for (auto& [node, member] : members_) {
     if (away) member.deadline_ns += step - expected;
-    // Whoever lost its link just before had no chance to come back. After a short absence its lease is not made longer.
+    // A node that lost its link just before had no chance to come back. After a short absence its lease is not made
+    // longer.
     if (member.state == State::kSuspected) {
       const int64_t most = away ? INT64_MAX : member.last_beat_ns + config_.lease_ns;
       member.deadline_ns = std::max(member.deadline_ns, std::min(now_ns_ + config_.grace_ns, most));
@@ -145,16 +146,17 @@ void Membership::Handle(const JoinAsked& event, std::vector<MembershipAction>& o
   }
   if (auto holder = by_name_.find(node.name); holder != by_name_.end()) {
     const Member& member = members_.at(holder->second);
-    std::string who = "the name " + node.name + " belongs to node " + std::to_string(holder->second.value) + " at " +
-                      member.description.address;
+    std::string holding = "the name " + node.name + " belongs to node " + std::to_string(holder->second.value) +
+                          " at " + member.description.address;
     if (member.state == State::kAlive) {
-      refuse(RefuseNode::Kind::kNameTaken, who + "; stop that one, or choose another: weft start --name=...");
+      refuse(RefuseNode::Kind::kNameTaken, holding + "; stop that one, or choose another: weft start --name=...");
     } else {
       const int64_t wait_ns = std::max<int64_t>(member.deadline_ns - now_ns_, 0);
       refuse(RefuseNode::Kind::kTryAgain,
              member.state == State::kExpelled
-                 ? who + ", which must leave (" + member.why + "); it is free in " + Seconds(wait_ns) + " at the latest"
-                 : who + ", whose link is lost; it is free in " + Seconds(wait_ns) + " unless that node comes back",
+                 ? holding + ", which must leave (" + member.why + "); it is free in " + Seconds(wait_ns) +
+                       " at the latest"
+                 : holding + ", whose link is lost; it is free in " + Seconds(wait_ns) + " unless that node comes back",
              wait_ns);
     }
     return;
@@ -237,9 +239,9 @@ void Membership::Handle(const MemberLinkClosed& event, std::vector<MembershipAct
   if (!deposed_ && !expelled) out.emplace_back(SuspectNode{node});
 }
 
-void Membership::Handle(const FarewellCame& event, std::vector<MembershipAction>& out) {
+void Membership::Handle(const GoodbyeCame& event, std::vector<MembershipAction>& out) {
   Advance(event.now_ns);
-  if (NodeNumber node = NodeOf(event.link); node && !deposed_) Bury(node, "it was stopped", true, out);
+  if (NodeNumber node = NodeOf(event.link); node && !deposed_) DeclareNodeDead(node, "it was stopped", true, out);
 }
 
 // ---- nodes that cannot reach each other ---------------------------------------------------------------------------
@@ -257,7 +259,7 @@ void Membership::Handle(const ReachableSaid& event, std::vector<MembershipAction
   if (!faults.never_take_back) complaints_.erase({event.by, event.node});
 }
 
-// How many of those that stay it has this trouble with, whoever says so.
+// With how many of the nodes that stay it has this trouble, whichever side reported it.
 size_t Membership::TroubleOf(NodeNumber node) const {
   std::set<NodeNumber> others;
   for (const auto& [pair, complaint] : complaints_) {
@@ -313,7 +315,7 @@ void Membership::Expel(NodeNumber node, std::string why, std::vector<MembershipA
   pause.why = member.why;
   out.emplace_back(SuspectNode{node});
   out.emplace_back(ExpelNode{member.link, node, member.description.name, member.why});
-  if (faults.bury_the_expelled_at_once) SetDeadline(node, member, now_ns_);
+  if (faults.declare_the_expelled_at_once) SetDeadline(node, member, now_ns_);
 }
 
 // ---- ends ---------------------------------------------------------------------------------------------------------
@@ -325,27 +327,28 @@ void Membership::Handle(const MembershipTicked& event, std::vector<MembershipAct
     NodeNumber node = deadlines_.begin()->second;
     switch (members_.at(node).state) {
       case State::kAlive:
-        Bury(node, "it was silent for " + Seconds(config_.lease_ns), false, out);
+        DeclareNodeDead(node, "it was silent for " + Seconds(config_.lease_ns), false, out);
         break;
       case State::kSuspected:
-        Bury(node, "its link was lost and it did not come back", false, out);
+        DeclareNodeDead(node, "its link was lost and it did not come back", false, out);
         break;
       case State::kAwaited:
-        Bury(node, "it did not come back within " + Seconds(config_.lease_ns) + " after the head had restarted", false,
-             out);
+        DeclareNodeDead(node,
+                        "it did not come back within " + Seconds(config_.lease_ns) + " after the head had restarted",
+                        false, out);
         break;
       case State::kExpelled:
-        Bury(node, members_.at(node).why, false, out);
+        DeclareNodeDead(node, members_.at(node).why, false, out);
         break;
     }
   }
   Judge(out);
 }
 
-void Membership::Bury(NodeNumber node, std::string why, bool farewell, std::vector<MembershipAction>& out) {
+void Membership::DeclareNodeDead(NodeNumber node, std::string why, bool goodbye, std::vector<MembershipAction>& out) {
   auto entry = members_.find(node);
   Member& member = entry->second;
-  out.emplace_back(DeclareDead{node, member.description.name, std::move(why), farewell});
+  out.emplace_back(DeclareDead{node, member.description.name, std::move(why), goodbye});
   if (member.link != 0) {
     by_link_.erase(member.link);
     out.emplace_back(CloseMemberLink{member.link});
@@ -368,7 +371,7 @@ void Membership::CheckInvariants() const {
     WEFT_CHECK(by_name_.at(member.description.name) == node, "a name is one node's");
     WEFT_CHECK(deadlines_.contains({member.deadline_ns, node}), "every member has a deadline");
     WEFT_CHECK(member.state == State::kExpelled || (member.link != 0) == (member.state == State::kAlive),
-               "who is alive has a link");
+               "a node that is alive has a link");
     WEFT_CHECK(member.state != State::kExpelled || !member.own || faults.expel_both, "the head stays");
     if (member.link == 0) continue;
     ++links;

@@ -1,13 +1,12 @@
 // Knows which nodes belong to the cluster and which of them live. Pure: events in, actions out.
 //
-// Called by the head on its loop thread, and by the simulator. The caller performs the actions in order; AcceptNode and
-// DeclareDead are written to the control store before anybody hears of them. Time comes in with every event, from the
-// head's own monotonic clock; next_wakeup_ns says when MembershipTicked is needed. No other clock matters: what travels
-// are durations and the numbers of beats.
+// Called by Head, on its loop thread. The caller performs the actions in order, and persists AcceptNode and DeclareDead
+// before any node hears of them. Each event brings the time, from the head's own monotonic clock; next_wakeup_ns says
+// when MembershipTicked is needed. No other clock matters: only durations and the numbers of beats travel.
 //
-// A node holds its membership by beats. The head counts its lease from the arrival of a beat, the node (NodeLease)
-// counts a shorter one from when it sent the last beat that was confirmed: so the node knows that it may be taken for
-// dead before the head does so, whatever the network does in between.
+// A node keeps its membership by sending beats. The head counts the membership lease from the arrival of a beat; the
+// node (NodeLease) counts a shorter one from when it sent the last beat that was confirmed. So a node knows that it may
+// be declared dead before the head does it, whatever the network does in between.
 //
 // A node is alive; suspected, when its link is closed; awaited, after a restart of the head; or dead, which is final:
 // its number is forgotten and never given out again. Silence longer than the lease is death. A link that the peer
@@ -15,10 +14,10 @@
 // death after a short grace, unless the node is back; a link that broke on our side proves nothing, and the lease
 // decides. A restarted head waits one lease for those that it knows from before.
 //
-// Nodes say whom of the others they cannot reach, and when they can again. Whoever waits for such a node would wait for
-// ever, so of such a pair one must go: not the head; the one that more nodes have this trouble with; else the one that
-// joined later. That is judged a moment after the complaint, when others have had the time to complain too, and a
-// moment after both have sent a beat: a node that hangs or is cut off is its lease's business. Who must go is
+// Nodes report which others they cannot reach, and when they can again. A process that waits for such a node would wait
+// for ever, so one node of the pair must go: not the head; the one that more nodes have this trouble with; else the one
+// that joined later. The head judges a moment after the complaint, when others have had time to complain too, and a
+// moment after both have sent a beat: the lease deals with a node that hangs or is cut off. The node that must go is
 // *expelled*: it is told to give up what it runs, and its beats are not confirmed any more. It is dead when it has
 // closed its link itself, or when its lease has ended; not before. Its name is let in again after a pause, twice as
 // long each time, so that a node behind a bad cable does not come and go all the time.
@@ -26,8 +25,8 @@
 // The head's own absence is nobody's fault: if it did not run for a while, all deadlines move by that much.
 // While a short grace runs, it looks often enough to notice a short absence too, and lets the grace begin again.
 //
-// Each head has an epoch, higher than all before; who hears of a higher one than his own is no longer the head
-// (StepDown).
+// Each head has an epoch, higher than all before. A head that hears of a higher epoch than its own is the head no
+// longer (StepDown).
 //
 // Does not open links, authenticate (the handshake has), choose epochs, or store anything.
 #pragma once
@@ -78,7 +77,7 @@ struct MemberLinkClosed {
   bool by_peer = false;  // end of stream or reset, as against an error or a decision of our own
   int64_t now_ns = 0;
 };
-struct FarewellCame {  // the node has ended its work and leaves
+struct GoodbyeCame {  // the node has ended its work and leaves
   uint64_t link = 0;
   int64_t now_ns = 0;
 };
@@ -146,7 +145,7 @@ struct DeclareDead {
   NodeNumber node;
   std::string name;
   std::string why;
-  bool farewell = false;
+  bool goodbye = false;
 };
 struct StepDown {  // there is a newer head: decide nothing any more
   uint64_t epoch = 0;
@@ -160,7 +159,7 @@ class Membership {
     uint64_t epoch = 1;
     uint32_t protocol = 0;
     int64_t lease_ns = 10'000'000'000;
-    int64_t grace_ns = 600'000'000;  // a dead daemon is noticed within a second; a lost link is made anew in less
+    int64_t grace_ns = 600'000'000;  // a dead daemon is noticed within a second; a lost link is replaced in less
     // From a complaint until it is judged: links to one node end within a second and a quarter of each other.
     int64_t gather_ns = 1'500'000'000;
     // And since both are known to run: one that had stood still has links again by then, and the complaint is taken
@@ -191,7 +190,7 @@ class Membership {
     bool believe_any_closed_link = false;  // the short grace, whoever closed it
     bool ignore_own_absence = false;
     bool confirm_the_expelled = false;
-    bool bury_the_expelled_at_once = false;
+    bool declare_the_expelled_at_once = false;
     bool expel_both = false;
     bool never_take_back = false;  // complaints
     bool ignore_complaints = false;
@@ -204,7 +203,7 @@ class Membership {
   void Handle(const JoinAsked& event, std::vector<MembershipAction>& out);
   void Handle(const BeatCame& event, std::vector<MembershipAction>& out);
   void Handle(const MemberLinkClosed& event, std::vector<MembershipAction>& out);
-  void Handle(const FarewellCame& event, std::vector<MembershipAction>& out);
+  void Handle(const GoodbyeCame& event, std::vector<MembershipAction>& out);
   void Handle(const UnreachableSaid& event, std::vector<MembershipAction>& out);
   void Handle(const ReachableSaid& event, std::vector<MembershipAction>& out);
   void Handle(const MembershipTicked& event, std::vector<MembershipAction>& out);
@@ -225,7 +224,7 @@ class Membership {
   void Advance(int64_t now_ns);
   void SetDeadline(NodeNumber node, Member& member, int64_t deadline_ns);
   void Attach(NodeNumber node, Member& member, const JoinAsked& event, std::vector<MembershipAction>& out);
-  void Bury(NodeNumber node, std::string why, bool farewell, std::vector<MembershipAction>& out);
+  void DeclareNodeDead(NodeNumber node, std::string why, bool goodbye, std::vector<MembershipAction>& out);
   bool HeardOfNewer(uint64_t epoch, std::vector<MembershipAction>& out);
   void Judge(std::vector<MembershipAction>& out);
   size_t TroubleOf(NodeNumber node) const;

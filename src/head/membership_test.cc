@@ -159,7 +159,7 @@ TEST(Membership, NamesBelongToOneNodeAndNumbersToOneForEver) {
             "refuse 15: node 1, big, was declared dead; what it ran may run elsewhere by now");
   EXPECT_EQ(head.Join(16, Description(3, "a b"), 700),
             "refuse 16: a node's name has 1 to 255 characters without spaces: weft start --name=...");
-  EXPECT_EQ(head(FarewellCame{14, 800 * kMs}), "dead 2: it was stopped; close 14");
+  EXPECT_EQ(head(GoodbyeCame{14, 800 * kMs}), "dead 2: it was stopped; close 14");
   EXPECT_EQ(head.Join(17, Description(4, "big"), 800), "accept 3 on 17 epoch 1");
 }
 
@@ -997,7 +997,7 @@ TEST(MembershipDeathTest, PlantedBugsAreFound) {
   EXPECT_DEATH(head(&Membership::Faults::declare_at_once), "does not work");
   EXPECT_DEATH(head(&Membership::Faults::believe_any_closed_link), "does not work");
   EXPECT_DEATH(head(&Membership::Faults::confirm_the_expelled), "does not work");
-  EXPECT_DEATH(head(&Membership::Faults::bury_the_expelled_at_once), "does not work");
+  EXPECT_DEATH(head(&Membership::Faults::declare_the_expelled_at_once), "does not work");
   EXPECT_DEATH(head(&Membership::Faults::expel_both), "by one that stays");
   EXPECT_DEATH(head(&Membership::Faults::never_take_back), "by one that stays");
   EXPECT_DEATH(head(&Membership::Faults::ignore_complaints), "one goes");

@@ -63,7 +63,7 @@ class Cluster final : private LinkListener::AcceptHandler, private Member::Io, p
   std::string Describe(NodeNumber node) const { return member_.Describe(node); }
   // Half of the cluster's id: the same on all its nodes, once this one has joined.
   uint64_t session() const { return SessionOf(settings_.cluster_id); }
-  // All nodes, and the latest that have gone. Only the head knows what is available on them, and who has gone.
+  // All nodes, and the latest that have gone. Only the head knows what is available on them, and which have gone.
   std::vector<NodeListed> List() const;
 
   // See Member.

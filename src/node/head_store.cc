@@ -49,7 +49,7 @@ Status HeadStore::OpenStore(EventLoop& loop, const LastingNodeOptions& options) 
     return {};
   }
   if (Status status = EnsurePrivateDirectory(options.state_folder); !status) return status;
-  // The store's leader is known by its address; whoever holds this lock is the only one that may use it.
+  // The store's leader is known by its address; the holder of this lock is the only one that may use it.
   const std::string lock = options.state_folder + "/head.lock";
   lock_ = UniqueFd(::open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!lock_) return Error{ErrorKind::kUnavailable, lock + " cannot be opened: " + std::strerror(errno)};

@@ -57,7 +57,7 @@ void SimulatedNetwork::TryDial(size_t from, size_t to, uint64_t port, bool idles
   stream->idles = idles;
   std::erase_if(streams_, [](const auto& weak) { return weak.expired(); });
   streams_.push_back(stream);
-  // Whoever is told that it is there hears nothing over it before that. If that word is lost, it is told otherwise.
+  // The dialler hears nothing over the stream before it is told that the stream is there. If that is lost, it hears so.
   auto told = std::make_shared<bool>(false);
   auto fail = [told, dialled](bool) {
     if (!std::exchange(*told, true)) dialled(nullptr, false);
@@ -238,7 +238,7 @@ void SimulatedNetwork::Cut(size_t from, size_t to, int64_t until_ns) {
   LookForSilence(from, to);
 }
 
-// Who has heard nothing over a link for so long ends it.
+// The side of a link that has heard nothing for so long ends it.
 void SimulatedNetwork::LookForSilence(size_t from, size_t to) {
   world_.queue.At(world_.now() + kIdleNs, [this, from, to, since = world_.now()] {
     const Machine& sender = machines_[from];
@@ -270,7 +270,7 @@ void SimulatedNetwork::Pause(size_t machine, int64_t until_ns) {
 void SimulatedNetwork::SetPower(size_t machine, bool on) {
   machines_[machine].powered = on;
   if (on) {
-    // Whoever still believes in a connection from before is told otherwise at its next word.
+    // A side that still believes in a connection from before learns otherwise when it next sends something.
     for (const auto& weak : streams_) {
       auto stream = weak.lock();
       if (!stream) continue;

@@ -43,7 +43,7 @@ void Fields(V& v, NodesListed& m) {
   v(m.nodes);
 }
 template <class V>
-void Fields(V&, NodeFarewell&) {}
+void Fields(V&, NodeGoodbye&) {}
 template <class V>
 void Fields(V& v, NodeLoad& m) {
   v(m.placements_seen, m.available, m.free_gpus, m.leases);
@@ -252,8 +252,8 @@ bool IsInFlow(const NodeMessage& message) {
         return !std::is_same_v<M, std::monostate> && !std::is_same_v<M, NodeJoins> &&
                !std::is_same_v<M, NodeAccepted> && !std::is_same_v<M, NodeRefused> && !std::is_same_v<M, NodeBeat> &&
                !std::is_same_v<M, BeatConfirmed> && !std::is_same_v<M, NodeAppeared> &&
-               !std::is_same_v<M, NodeVanished> && !std::is_same_v<M, NodesListed> &&
-               !std::is_same_v<M, NodeFarewell> && !std::is_same_v<M, JoinLater> && !std::is_same_v<M, FlowTaken>;
+               !std::is_same_v<M, NodeVanished> && !std::is_same_v<M, NodesListed> && !std::is_same_v<M, NodeGoodbye> &&
+               !std::is_same_v<M, JoinLater> && !std::is_same_v<M, FlowTaken>;
       },
       message);
 }

@@ -87,7 +87,7 @@ struct NodeVanished {  // its processes are dead
 struct NodesListed {  // from the head, to one that was accepted: whoever is not among these is gone
   std::vector<NodeNumber> nodes;
 };
-struct NodeFarewell {};
+struct NodeGoodbye {};
 struct JoinLater {  // from the head, to one that wants to join: not yet
   int64_t wait_ns = 0;
   std::string why;
@@ -342,7 +342,7 @@ struct HoldsOver {  // of what was told: no longer
 
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
-                 NodeVanished, NodeFarewell, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
+                 NodeVanished, NodeGoodbye, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
                  ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, SourcesWanted, SourcesTold,
                  CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
                  ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
