@@ -107,7 +107,7 @@ void Member::Accepted(const NodeAccepted& accepted) {
   self_ = accepted.node;
   head_ = accepted.head;
   newest_ = std::max(newest_, self_);
-  if (!head_is_away_.empty()) io_.LogNews("the head is found again");
+  if (!head_is_away_.empty()) io_.Log(LogLevel::kInfo, "membership", "the head is found again");
   head_is_away_.clear();
   if (auto link = links_.find(head_link_); link != links_.end()) {
     leader_address_ = link->second.peer_address;
@@ -116,7 +116,8 @@ void Member::Accepted(const NodeAccepted& accepted) {
   if (first) {
     host_.ClusterJoined(self_);
   } else if (is_new) {
-    io_.LogNews("node " + std::to_string(head_.value) + " is the head now, in epoch " + std::to_string(accepted.epoch));
+    io_.Log(LogLevel::kInfo, "membership",
+            "node " + std::to_string(head_.value) + " is the head now, in epoch " + std::to_string(accepted.epoch));
     for (const auto& [node, complaint] : complaints_) TellOfComplaint(node, complaint);
     host_.HeadForgot();
   }
@@ -128,7 +129,7 @@ void Member::WaitToJoin(const JoinLater& message) {
   if (self_) return;
   const int64_t wait = std::clamp<int64_t>(message.wait_ns, config_.dial_again_ns, kMaxJoinWaitNs);
   if (!config_.returns && now_ns_ + wait >= join_by_ns_) return host_.ClusterRefused(message.why);
-  io_.Log("not a member yet: " + message.why);
+  io_.Log(LogLevel::kWarning, "membership", "not a member yet: " + message.why);
   Drop(std::exchange(head_link_, 0));
   std::vector<LeaseAction> actions;
   lease_.Handle(HeadLinkLost{now_ns_}, actions);
@@ -250,7 +251,8 @@ void Member::LinkLost(uint64_t number, const LinkEnd& end, int64_t now_ns) {
   } else if (dialled && !link.ready && flows_.contains(other)) {
     FeedFlow(other, ConnectingFailed{now_ns});
   }
-  if (link.ready && other) io_.LogNews("a link with " + Describe(other) + " has ended: " + end.why);
+  if (link.ready && other)
+    io_.Log(LogLevel::kInfo, "link", "a link with " + Describe(other) + " has ended: " + end.why);
   if (self_ && Knows(other)) {
     if (!dialled) host_.LinkBroken(other);
     if (link.sends_chunks) SendNow(other, ChunksCut{});
@@ -270,7 +272,7 @@ void Member::LostHead(bool was_ready, const LinkEnd& end) {
   if (!self_ && !others && !may_change) return host_.ClusterRefused(end.why);
   // Attempts may go on for minutes; what they meet with is news only once.
   if (self_ && !leaving_ && head_is_away_.size() < kMostTold && head_is_away_.insert(end.why).second) {
-    io_.Log("the head is away, and is looked for: " + end.why);
+    io_.Log(LogLevel::kWarning, "membership", "the head is away, and is looked for: " + end.why);
   }
   if (!leaving_) dial_at_ns_ = now_ns_ + (was_ready ? config_.dial_soon_ns : config_.dial_again_ns);
   std::vector<LeaseAction> actions;
@@ -337,8 +339,9 @@ void Member::SendNow(NodeNumber to, const NodeMessage& message) {
   if (!node || (node != head_ && !nodes_.contains(node) && !MayAppear(node))) return;  // gone
   std::string bytes = EncodeNodeMessage(message);
   if (bytes.size() > config_.max_message_bytes) {
-    return io_.Log("a message of " + std::to_string(bytes.size()) + " bytes to " + Describe(node) +
-                   " is too large and was dropped");
+    return io_.Log(LogLevel::kWarning, "membership",
+                   "a message of " + std::to_string(bytes.size()) + " bytes to " + Describe(node) +
+                       " is too large and was dropped");
   }
   FlowWith(node);
   FeedFlow(node, MessageWritten{std::move(bytes), now_ns_});
@@ -411,7 +414,8 @@ void Member::Appeared(const NodeAppeared& appeared) {
   const bool is_new = !nodes_.contains(appeared.node);
   nodes_[appeared.node] = {{}, appeared.name, appeared.address, appeared.resources, appeared.labels};
   newest_ = std::max(newest_, appeared.node);
-  if (is_new) io_.LogNews(Describe(appeared.node) + " at " + appeared.address + " is in the cluster");
+  if (is_new)
+    io_.Log(LogLevel::kInfo, "membership", Describe(appeared.node) + " at " + appeared.address + " is in the cluster");
   std::vector<uint64_t> early;
   for (const auto& [number, link] : links_) {
     if (link.purpose == Purpose::kIncoming && link.node == appeared.node && !link.flow_with) early.push_back(number);
@@ -444,7 +448,8 @@ void Member::Vanish(NodeNumber node, const std::string& why) {
     nodes_.erase(known);
   }
   described += ": " + why;
-  if (head_side_ == nullptr) io_.LogNews("no longer in the cluster: " + described);  // else the head says so
+  if (head_side_ == nullptr)
+    io_.Log(LogLevel::kInfo, "membership", "no longer in the cluster: " + described);  // else the head says so
   std::vector<uint64_t> theirs;
   for (const auto& [number, link] : links_) {
     // The head closes the links for joining: it may have a last word to send.
@@ -546,7 +551,8 @@ void Member::ComplainOf(NodeNumber node, int64_t since_ns, const std::string& wh
   if (!nodes_.contains(node) || leaving_) return;
   auto [entry, added] = complaints_.try_emplace(node, Complaint{since_ns, why});
   if (!added) return;
-  io_.Log(Describe(node) + " cannot be reached from here, and the head is told: " + why);
+  io_.Log(LogLevel::kWarning, "membership",
+          Describe(node) + " cannot be reached from here, and the head is told: " + why);
   TellOfComplaint(node, entry->second);
 }
 
@@ -556,7 +562,7 @@ void Member::TellOfComplaint(NodeNumber node, const Complaint& complaint) {
 
 void Member::TakeBackComplaintOf(NodeNumber node) {
   if (complaints_.erase(node) == 0) return;
-  io_.Log(Describe(node) + " can be reached again");
+  io_.Log(LogLevel::kWarning, "membership", Describe(node) + " can be reached again");
   SendToHead(NodeReachable{node});
 }
 

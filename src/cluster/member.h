@@ -24,6 +24,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/log_level.h"
 #include "base/result.h"
 #include "cluster/message_flow.h"
 #include "cluster/node_lease.h"
@@ -88,8 +89,7 @@ class Member {
     virtual void Close(uint64_t link, const std::string& breach) = 0;
     // When all has been sent; LinkLost follows.
     virtual void CloseWhenSent(uint64_t link) = 0;
-    virtual void Log(const std::string& line) = 0;  // a warning
-    virtual void LogNews(const std::string&) {}     // what is in order, and good to know
+    virtual void Log(LogLevel level, const char* what, const std::string& text) = 0;
 
    protected:
     ~Io() = default;

@@ -51,7 +51,7 @@ class Transcript : public Member::Io, public Member::Host, public Member::HeadSi
     Add("close " + std::to_string(link) + (breach.empty() ? "" : " because " + breach));
   }
   void CloseWhenSent(uint64_t link) override { Add("close " + std::to_string(link) + " when sent"); }
-  void Log(const std::string&) override {}
+  void Log(LogLevel, const char*, const std::string&) override {}
 
   void ClusterJoined(NodeNumber self) override { Add("joined as " + std::to_string(self.value)); }
   void ClusterRefused(const std::string& why) override { Add("refused: " + why); }

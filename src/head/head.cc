@@ -176,7 +176,7 @@ void Head::Perform(std::vector<MembershipAction>& actions) {
         Accepted(accept->node);
       }  // else its first acceptance is being persisted
     } else if (auto* refuse = std::get_if<RefuseNode>(&action)) {
-      LogInfo("membership", "a node is not taken in: %s", refuse->why.c_str());
+      host_.Log(LogLevel::kInfo, "membership", "a node is not taken in: " + refuse->why);
       if (refuse->kind == RefuseNode::Kind::kTryAgain) {
         Tell(refuse->link, JoinLater{refuse->wait_ns, refuse->why});
       } else {
@@ -192,7 +192,8 @@ void Head::Perform(std::vector<MembershipAction>& actions) {
     } else if (auto* trust = std::get_if<TrustNode>(&action)) {
       Suspect(trust->node, false);
     } else if (auto* expel = std::get_if<ExpelNode>(&action)) {
-      host_.Log(Named(expel->node, expel->name) + " must leave the cluster: " + expel->why);
+      host_.Log(LogLevel::kWarning, "membership",
+                Named(expel->node, expel->name) + " must leave the cluster: " + expel->why);
       Tell(expel->link, NodeRefused{1, expel->why});  // it ends what it runs, and then closes the link
     } else if (auto* dead = std::get_if<DeclareDead>(&action)) {
       ledger_.NodeDied(dead->node, [this, news = *dead] { Dead(news); });
@@ -203,6 +204,8 @@ void Head::Perform(std::vector<MembershipAction>& actions) {
 }
 
 void Head::Suspect(NodeNumber node, bool suspected) {
+  host_.Log(LogLevel::kInfo, "membership",
+            member_.Describe(node) + (suspected ? " is silent; nothing new is started there" : " is heard again"));
   if (here_.contains(node)) Decide(NodeSuspected{node, suspected});
 }
 
@@ -256,7 +259,8 @@ void Head::Dead(const DeclareDead& news) {
     if (departed_.size() > kMostGone) departed_.pop_front();
   }
   available_.erase(news.node);
-  host_.Log(Named(news.node, news.name) + " is no longer in the cluster: " + news.why);
+  host_.Log(LogLevel::kWarning, "membership",
+            Named(news.node, news.name) + " is no longer in the cluster: " + news.why);
   std::vector<GlobalAction> decided;
   accepted_.erase(news.node);
   if (here_.erase(news.node) > 0) scheduler_->Handle(NodeLeft{news.node}, decided);

@@ -63,7 +63,7 @@ void HeadLedger::Acquired(StoreResult<Leadership> outcome) {
     if (!may_change || io_.Now() >= give_up_ns_) return Lose(outcome.status().message());
     if (held && !std::exchange(told_held_, true)) {
       give_up_ns_ = INT64_MAX;  // from here on nobody waits for us
-      io_.Log("another head leads; this one waits");
+      io_.Log(LogLevel::kInfo, "store", "another head leads; this one waits");
       host_.LedgerHeld();
     }
     if (!held) {
@@ -74,14 +74,17 @@ void HeadLedger::Acquired(StoreResult<Leadership> outcome) {
     acquire_at_ns_ = io_.Now() + config_.again_ns;
     return;
   }
-  for (const std::string& warning : outcome->warnings) io_.Log(warning);
+  for (const std::string& warning : outcome->warnings) io_.Log(LogLevel::kWarning, "store", warning);
   open_ = true;
   renew_at_ns_ = io_.Now() + config_.renew_ns;
   Restored restored = Read(*outcome);
+  const std::string epoch = std::to_string(restored.epoch);
   if (restored.found) {
-    io_.Log("this head goes on with cluster " + restored.cluster_id + ", epoch " + std::to_string(restored.epoch) +
-            ", " + std::to_string(restored.members.size()) + " nodes");
+    io_.Log(LogLevel::kInfo, "store",
+            "this head goes on with cluster " + restored.cluster_id + ", epoch " + epoch + ", " +
+                std::to_string(restored.members.size()) + " nodes");
   }
+  io_.Log(LogLevel::kInfo, "store", "this head leads cluster " + restored.cluster_id + " in epoch " + epoch);
   WriteBatch batch;
   Put(batch, cluster_);
   for (NodeNumber node : restored.former_selves) DeleteNode(batch, node.value);
@@ -126,7 +129,7 @@ HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
       case Table::kJobs: {
         auto opened = sealer_->Open(record.table, record.key, record.value);
         if (!opened.ok()) {
-          io_.Log(opened.status().message() + "; it is left out");
+          io_.Log(LogLevel::kError, "store", opened.status().message() + "; it is left out");
           continue;
         }
         record.value = std::move(*opened);
@@ -147,7 +150,8 @@ HeadLedger::Restored HeadLedger::Read(Leadership& leadership) {
     ++unreadable;
   }
   if (unreadable > 0) {
-    io_.Log(std::to_string(unreadable) + " records of the control store cannot be read and are left out");
+    io_.Log(LogLevel::kError, "store",
+            std::to_string(unreadable) + " records of the control store cannot be read and are left out");
   }
   cluster_.next_node = std::max(cluster_.next_node, restored.next_node.value);
   restored.next_node.value = cluster_.next_node;
@@ -206,7 +210,7 @@ void HeadLedger::Committed(const StoreStatus& outcome) {
 // Told once, to the log and to the callers that wait.
 void HeadLedger::TakesNone(const std::string& why) {
   if (takes_none_.empty()) {
-    io_.Log("the control store takes no changes; they wait, and are tried again: " + why);
+    io_.Log(LogLevel::kWarning, "store", "the control store takes no changes; they wait, and are tried again: " + why);
   }
   takes_none_ = why;
   for (size_t i = 0; i < changes_.size(); ++i) {
@@ -217,7 +221,7 @@ void HeadLedger::TakesNone(const std::string& why) {
 void HeadLedger::TakesAgain() {
   if (takes_none_.empty()) return;
   takes_none_.clear();
-  io_.Log("the control store takes changes again");
+  io_.Log(LogLevel::kWarning, "store", "the control store takes changes again");
 }
 
 void HeadLedger::NodeAccepted(NodeNumber node, const NodeDescription& description, NodeNumber next,

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log_level.h"
 #include "control_store/control_store.h"
 #include "control_store/record_sealer.h"
 #include "control_store/tables.h"
@@ -26,7 +27,7 @@ class HeadIo {
  public:
   virtual int64_t Now() const = 0;     // the monotonic clock
   virtual int64_t UnixMs() const = 0;  // for people
-  virtual void Log(const std::string& line) = 0;
+  virtual void Log(LogLevel level, const char* what, const std::string& text) = 0;
 
  protected:
   ~HeadIo() = default;

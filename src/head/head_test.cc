@@ -69,7 +69,7 @@ class Life : public Member::Io, public Member::Host, public Head::Host {
   bool Pass(uint64_t link, std::string_view bytes) override { return Send(link, bytes), true; }
   void Close(uint64_t link, const std::string&) override { Add("close " + std::to_string(link)); }
   void CloseWhenSent(uint64_t link) override { Add("close " + std::to_string(link) + " when sent"); }
-  void Log(const std::string&) override {}
+  void Log(LogLevel, const char*, const std::string&) override {}
   void ClusterJoined(NodeNumber self) override { Add("joined as " + Number(self)); }
   void ClusterRefused(const std::string& why) override { Add("refused: " + why); }
   void HeadForgot() override { Add("head forgot"); }

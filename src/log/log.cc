@@ -78,20 +78,27 @@ Status Keep(LogLevel level, const char* what, std::string_view text) {
   return kept;
 }
 
-void Write(LogLevel level, const char* what, const char* format, va_list arguments) {
+bool Keeps(LogLevel level) {
   const DaemonLog& log = TheLog();
-  const bool keeps = log.file || log.settings.descriptor >= 0;
-  const bool wanted = keeps && level >= log.settings.level;
-  const bool tells = level >= LogLevel::kWarning && !log.settings.takes_stderr;
-  if (!wanted && !tells) return;
+  return (log.file || log.settings.descriptor >= 0) && level >= log.settings.level;
+}
+
+bool Tells(LogLevel level) { return level >= LogLevel::kWarning && !TheLog().settings.takes_stderr; }
+
+void Write(LogLevel level, const char* what, const char* format, va_list arguments) {
+  if (!Keeps(level) && !Tells(level)) return;
   char text[kMaxLogLineBytes];
   std::vsnprintf(text, sizeof text, format, arguments);
-  if (wanted) [[maybe_unused]]
-    Status ignored = Keep(level, what, text);
-  if (tells) Tell(text);
+  Log(level, what, text);
 }
 
 }  // namespace
+
+void Log(LogLevel level, const char* what, const std::string& text) {
+  if (Keeps(level)) [[maybe_unused]]
+    Status ignored = Keep(level, what, text);
+  if (Tells(level)) Tell(text);
+}
 
 Status OpenLog(const LogSettings& settings, const std::string& first_line) {
   DaemonLog& log = TheLog();

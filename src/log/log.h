@@ -43,6 +43,7 @@ class LogPace {
   int64_t next_ns_ = 0;
 };
 
+void Log(LogLevel level, const char* what, const std::string& text);
 [[gnu::format(printf, 2, 3)]] void LogDebug(const char* what, const char* format, ...);
 [[gnu::format(printf, 2, 3)]] void LogInfo(const char* what, const char* format, ...);
 [[gnu::format(printf, 2, 3)]] void LogWarning(const char* what, const char* format, ...);

@@ -13,9 +13,9 @@
 #include <string>
 #include <string_view>
 
-namespace weft::core {
+#include "base/log_level.h"
 
-enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
+namespace weft::core {
 
 std::optional<LogLevel> ParseLogLevel(std::string_view name);
 

@@ -161,7 +161,8 @@ bool Cluster::Pass(uint64_t link, std::string_view bytes) {
 void Cluster::Close(uint64_t link, const std::string& breach) {
   auto found = peers_.find(link);
   if (found == peers_.end()) return;
-  if (!breach.empty()) Log("a link with " + Describe(member_.NodeBehind(link)) + " was ended: " + breach);
+  if (!breach.empty())
+    Log(LogLevel::kWarning, "link", "a link with " + Describe(member_.NodeBehind(link)) + " was ended: " + breach);
   found->second->End();
 }
 
@@ -169,9 +170,7 @@ void Cluster::CloseWhenSent(uint64_t link) {
   if (auto found = peers_.find(link); found != peers_.end()) found->second->link->CloseWhenSent();
 }
 
-void Cluster::Log(const std::string& line) { LogWarning("membership", "%s", line.c_str()); }
-
-void Cluster::LogNews(const std::string& line) { LogInfo("membership", "%s", line.c_str()); }
+void Cluster::Log(LogLevel level, const char* what, const std::string& text) { core::Log(level, what, text); }
 
 void Cluster::FlushLinks() {
   for (uint64_t number : std::exchange(gathering_, {})) {

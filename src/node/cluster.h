@@ -111,8 +111,7 @@ class Cluster final : private LinkListener::AcceptHandler, private Member::Io, p
   bool Pass(uint64_t link, std::string_view bytes) override;
   void Close(uint64_t link, const std::string& breach) override;
   void CloseWhenSent(uint64_t link) override;
-  void Log(const std::string& line) override;
-  void LogNews(const std::string& line) override;
+  void Log(LogLevel level, const char* what, const std::string& text) override;
   // LinkListener::AcceptHandler
   void LinkAccepted(std::unique_ptr<Link> link, std::string_view hello) override;
   void LinkRefused(const std::string& address, RefusalKind kind, const Error& why) override;

@@ -103,12 +103,12 @@ void SimulatedNode::Leave(const std::string& why) {
   if (ended_) return;
   world_.Note("leaves", machine_.number, self().value);
   world_.node_coverage.Did(self() ? "a node lost its place" : "a node was not taken in");
-  Log(why);
+  Log(LogLevel::kWarning, "membership", why);
   End();
   world_.cluster->StartAgain(machine_, kMs + static_cast<int64_t>(world_.random.Below(100 * kMs)));
 }
 
-void SimulatedNode::Log(const std::string& line) {
+void SimulatedNode::Log(LogLevel, const char*, const std::string& line) {
   if (world_.options.print_trace) std::printf("%s: %s\n", NameOf(machine_.number).c_str(), line.c_str());
 }
 

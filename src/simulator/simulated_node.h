@@ -71,7 +71,7 @@ class SimulatedNode final : private Member::Io, private Member::Host, private He
   bool Pass(uint64_t link, std::string_view bytes) override;
   void Close(uint64_t link, const std::string& breach) override;
   void CloseWhenSent(uint64_t link) override;
-  void Log(const std::string& line) override;
+  void Log(LogLevel level, const char* what, const std::string& text) override;
   // Member::Host
   void ClusterJoined(NodeNumber self) override;
   void ClusterRefused(const std::string& why) override { Leave(why); }
