@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 import weft
-from helpers import run_driver
+from helpers import run_driver, wait_until
 from weft.util import ParameterServer
 
 pytestmark = pytest.mark.usefixtures("session")
@@ -262,17 +262,16 @@ def train_once(server, worker):
     server.push({"x": np.ones(2)}, worker=worker)
 
 
-def test_a_dead_shard_is_an_error_and_no_wait():
+@pytest.mark.parametrize("killed", [1, 2])
+def test_a_dead_shard_is_an_error_and_no_wait(killed):
+    """Also for a push that waits on the other shard, for a worker that can no longer push."""
     server = ParameterServer(ZEROS, shards=2, workers=2)
     server.pull()
     waiting = train.remote(server, 1, 0)
-    pids = [
-        actor["pid"]
-        for actor in weft.state.list_actors()
-        if actor["class_name"] == "_ParameterShard" and actor["state"] == "ALIVE"
-    ]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: weft.get([shard.missing.remote(0) for shard in server._shards]) == [[1], [1]])
+    for actor in weft.state.list_actors():
+        if any(actor["actor_id"] in repr(shard) for shard in server._shards[:killed]):
+            os.kill(actor["pid"], signal.SIGKILL)
     with pytest.raises(weft.ActorDiedError, match="_ParameterShard.*SIGKILL"):
         weft.get(waiting, timeout=30)
     with pytest.raises(weft.ActorDiedError, match="_ParameterShard"):

@@ -138,14 +138,12 @@ class ParameterServer:
 
     def _wait(self, pushed: dict, timeout: Optional[float], version: Optional[int]) -> list:
         """The pushes that are not done in time. A long step is told of once, by one of the workers that wait for it."""
-        import weft
         from weft import _explain
 
         # A little less, so that the line with the worker comes before the one that every long wait has.
         refs, patience = list(pushed), 0.9 * _explain.long_wait_seconds()
         if version is not None and patience > 0 and (timeout is None or timeout > patience):
-            _, late = weft.wait(refs, num_returns=len(refs), timeout=patience)
-            missing = _missing([pushed[ref] for ref in late], version, tell=True)
+            missing = _missing([pushed[ref] for ref in _late(refs, patience)], version, tell=True)
             if missing:
                 _explain.tell_of_long_wait(
                     patience,
@@ -153,7 +151,7 @@ class ParameterServer:
                     "started again, with the same worker=; push(timeout=...) raises an error instead of waiting",
                 )
             timeout = None if timeout is None else timeout - patience
-        return weft.wait(refs, num_returns=len(refs), timeout=timeout)[1]
+        return _late(refs, timeout)
 
     def _check(self, gradients: Any) -> None:
         """Say what does not fit before anything is sent: half of a gradient must not be applied."""
@@ -268,6 +266,17 @@ def _checked_parameters(parameters) -> dict:
     if not arrays:
         raise ValueError("there are no parameters")
     return arrays
+
+
+def _late(refs, timeout) -> list:
+    """Those that are not done in time. A failed one raises at once: others may wait for a worker that failed, too."""
+    import weft
+
+    try:
+        weft.get(refs, timeout=timeout)
+    except weft.GetTimeoutError:
+        return weft.wait(refs, num_returns=len(refs), timeout=0)[1]
+    return []
 
 
 def _missing(shards, version, tell=False) -> str:
