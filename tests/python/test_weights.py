@@ -55,6 +55,8 @@ def test_a_subset_is_set_and_nothing_if_one_does_not_fit():
     assert own.model["dense"]["bias"].tolist() == [1, 2, 3]
     with pytest.raises(ValueError, match=r"'dense/kernel' has the shape \(3, 2\), the network's has \(2, 3\)"):
         own.set_weights({"dense/bias": np.zeros(3), "dense/kernel": np.zeros((3, 2))})
+    with pytest.raises(ValueError, match="none was set: 'dense/kernel' is of <U1"):
+        own.set_weights({"dense/bias": np.zeros(3), "dense/kernel": np.full((2, 3), "x")})
     with pytest.raises(ValueError, match="no weight 'dense/other'.*set_flat"):
         own.set_weights({"dense/bias": np.zeros(3), "dense/other": 1})
     assert own.model["dense"]["bias"].tolist() == [1, 2, 3]

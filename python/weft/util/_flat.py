@@ -91,7 +91,7 @@ def check_shapes(values: dict, shapes: dict) -> dict:
         f"{name!r} has the shape {value.shape}, the network's has {shapes[name]}"
         for name, value in values.items()
         if value.shape != tuple(shapes[name])
-    ]
+    ] + [f"{name!r} is of {value.dtype}" for name, value in values.items() if value.dtype.kind in "OSU"]
     if wrong:
         more = f" (and {len(wrong) - _MANY} more)" if len(wrong) > _MANY else ""
         raise ValueError(f"weights that do not fit, none was set: {'; '.join(wrong[:_MANY])}{more}")
