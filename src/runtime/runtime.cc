@@ -148,6 +148,8 @@ Status Runtime::Handshake(const Message& hello) {
     return Error{ErrorKind::kGone, "the node daemon answered with something else"};
   }
   welcome_ = *welcome;
+  inquiries_.set_self(welcome_.process);
+  long_waits_.set_self(welcome_.process);
   auto doorbell = Doorbell::Open(received->fds[0].get());
   if (!doorbell) return doorbell.error();
   doorbell_ = std::move(*doorbell);

@@ -39,10 +39,11 @@
 #include "object_store/segment_reader.h"
 #include "object_store/segment_writer.h"
 #include "os/fd.h"
+#include "runtime/inquiries.h"
+#include "runtime/long_waits.h"
 #include "runtime/owner.h"
 #include "runtime/peer_channel.h"
 #include "runtime/spin.h"
-#include "runtime/wait_graph.h"
 #include "runtime/waiters.h"
 #include "transport/doorbell.h"
 #include "transport/message_stream.h"
@@ -61,33 +62,8 @@ struct SessionOptions {
   OpenSession open;
 };
 
-enum class WaitOutcome : uint8_t {
-  kReady,
-  kFailed,  // one object has failed, and others are not there yet
-  kTimedOut,
-  kInterrupted,
-  kStopped,
-  kStuck,   // it can never end: WaitReport::text is a system error (name of the exception class, newline, message)
-  kNotice,  // it lasts long: tell the user WaitReport::text, then wait again
-};
-
-// What one get or wait of the front end knows about its own wait; pass the same one when it waits again after
-// kInterrupted or kNotice. All zeros at first.
-struct WaitReport {
-  std::string text;
-  int64_t began_ns = 0;
-  int64_t look_at_ns = 0;  // when to check next whether it can end
-  int64_t pause_ns = 0;    // between checks
-  int64_t stuck_since_ns = 0;
-  bool noticed = false;
-  uint32_t tries = 0;  // to find out whether the loop of a coroutine rests
-  // The front end's: when it changes (Executor wakes the waiting threads), the wait ends with kInterrupted.
-  const std::atomic<uint32_t>* cancelled = nullptr;
-  uint32_t cancelled_before = 0;
-};
-
-// When a wait of the executor's thread lends the CPU of its task. The default, never, is for waits of the runtime
-// itself: for segments, copies, answers of the daemon.
+// When a wait of the executor's thread lends the CPU of its task. The default, never, is for what the runtime itself
+// waits for: segments, copies, answers of the daemon.
 struct Lends {
   enum class When : uint8_t {
     kNever,
@@ -139,7 +115,7 @@ struct RuntimeStats {
   uint64_t store_allocated = 0;
 };
 
-class Runtime {
+class Runtime : private Inquiries::Host, private LongWaits::Host {
  public:
   static Result<std::unique_ptr<Runtime>> StartSession(SessionOptions options);
   static Result<std::unique_ptr<Runtime>> JoinAsWorker(UniqueFd socket);
@@ -247,7 +223,7 @@ class Runtime {
   // What the object waits for: a text of several lines. Asks the processes that know, for two seconds at most.
   std::string Explain(Object* object);
   // After how long a get or wait says once what it waits for (kNotice). 0: never.
-  void set_notice_after(int64_t ns) { notice_after_ns_ = ns; }
+  void set_notice_after(int64_t ns) { long_waits_.set_notice_after(ns); }
   // The object must be resolved. May have to wait for a segment to be mapped; kTimeout as in Allocate.
   Result<ValueView> Read(Object* object);
   // Address of a stored location, mapped read-only. For a location on another node it waits for a copy, and keeps the
@@ -268,9 +244,9 @@ class Runtime {
   // end). Either the callback comes, or kStuck instead, or EndAwait ends it.
   uint64_t Await(Object* object, void* cookie, uint64_t execution);
   void EndAwait(uint64_t number);
-  // On the loop's thread. True: the background thread wants to know whether the loop rests, which means that it is
-  // about to sleep without a timer, a file or a task that waits for anything but objects.
-  bool LoopIsAsked() const { return loop_asked_.load(std::memory_order_relaxed); }
+  // On the loop's thread. Somebody wants to know whether the loop rests: it is about to sleep without a timer, a file
+  // or a task that waits for anything but objects.
+  bool LoopIsAsked() const { return long_waits_.LoopIsAsked(); }
   void SetLoopRests(bool rests);
   // Puts each object's number into `to` once it is resolved, in constant time. The caller keeps the objects alive.
   struct Watched {
@@ -321,43 +297,6 @@ class Runtime {
     std::vector<Object*> objects;        // that use it or wait for it
     uint32_t others = 0;                 // uses and waits without an object
     bool kept = false;                   // one of them is MapStored
-  };
-
-  // A traversal of the wait graph, in up to two passes (wait_graph.h).
-  struct Inquiry {
-    uint64_t number = 0;  // of the present pass
-    bool second = false;
-    bool done = false;
-    int64_t began_ns = 0;
-    size_t open = 0;  // questions without answer
-    std::unique_ptr<WaitGraph> graph;
-    WaitProof proof;  // of the first pass
-    WaitVerdict verdict;
-  };
-  // A thread in WaitFor or WaitForAll. Other threads see it only after it has waited for a while.
-  struct Waiting {
-    std::span<Object* const> objects;
-    size_t wanted = 0;
-    int64_t deadline_ns = -1;
-    WaitReport* report = nullptr;
-    Waiter* waiter = nullptr;
-    uint64_t number = 0;  // not 0: it has lasted a while, and is in long_waits_
-    int64_t since_ns = 0;
-    std::optional<WaitOutcome> verdict;  // how it must end, as the background thread found out
-    Object* group = nullptr;             // it waits for this object alone, with others; one of the group is examined:
-    bool leads = false;                  // this one
-    uint64_t execution = 0;              // not 0: a coroutine of this call awaits; it is in awaits_
-    std::unique_ptr<WaitFact> task;      // in long_waits_: the task that waits, if it is one
-    std::unique_ptr<Inquiry> inquiry;
-  };
-
-  // A coroutine that awaits an object.
-  struct Awaiting {
-    Object* object = nullptr;
-    void* cookie = nullptr;
-    uint64_t rest = 0;  // of its loop, when the inquiry began
-    WaitReport report;
-    Waiting waiting;
   };
 
   Runtime();
@@ -426,28 +365,24 @@ class Runtime {
                           Lends lends = {});
   WaitOutcome WaitForEach(std::unique_lock<std::mutex>& lock, Waiting& waiting, bool to_look, bool ends_at_failure);
   WaitOutcome WaitForSome(std::unique_lock<std::mutex>& lock, Waiting& waiting, bool to_look);
-  // Called by the waiting thread; returns when to call it again. By then the wait is long enough to be examined.
+  // What a wait knows of its own time: lists it once it has lasted a while. Says when it must be called again.
   int64_t ListIfLong(Waiting& waiting, bool by_executor);
-  static void BeginReport(WaitReport& report);
-  void List(Waiting& waiting, bool by_executor);
-  int64_t LookAtWaits(int64_t now_ns);  // returns when to look again
-  void TellVerdict(Waiting& waiting, WaitOutcome outcome);
-  // Checks whether the wait can end, if it is time for that. True: it is over, with this outcome.
-  bool Look(Waiting& waiting, WaitOutcome* outcome);
-  void EndLooking(Waiting& waiting);
-  int64_t LookAtAwaits(int64_t now_ns);  // when to look again
-  // A stream to a worker has ended, and the daemon has not said that the worker has.
+  // A stream to a worker has ended before anybody has said that the worker has.
   void NoticeLost(Peer& peer);
   int64_t LookAtLost(int64_t now_ns);  // when to look again
-  void ForgetAwait(uint64_t number);
-  WaitFact FactOf(const Waiting& waiting) const;
-  ProcessFact FactOfSelf();
-  void BeginPass(Inquiry& inquiry, std::unique_ptr<WaitGraph> graph);
-  void Continue(Inquiry& inquiry);  // asks what can be asked; judges when all answers are there
   void AnswerWhy(ProcessId requester, ObjectId subject, uint64_t request);
-  void WhyAnswered(uint64_t request, ObjectId subject, std::string_view fact);
-  void ShapeAnswered(uint64_t request, std::string_view fact);
-  void AbandonInquiries();  // a process died and may owe an answer
+  // Inquiries::Host and LongWaits::Host
+  void TakeReplies() override { Drain(); }
+  void AskShape(uint64_t number, const ResourceAmounts& shape) override;
+  void AskWhy(uint64_t number, ObjectId subject) override;
+  ProcessFact FactOfSelf() override;
+  ObjectFact FactOfObject(ObjectId own) override;
+  void InquiryEnded(Inquiry& inquiry) override { long_waits_.InquiryEnded(inquiry); }
+  void Wake(Waiter& waiter) override { waiters_.Wake(waiter); }
+  void WakeBackground() override { doorbell_->WakeBackground(); }
+  void WakeLoop() override;
+  void DescribeCall(WaitFact& fact, uint64_t execution) override;
+  void Stuck(Object* object, void* cookie, uint64_t await, std::string text) override;
   // Hands a detached actor of this worker over to the driver, which keeps it.
   void HandOverToDriver(Object* handle);
   void KeepActor(ProcessId creator, ObjectId actor, std::string_view record);
@@ -554,7 +489,7 @@ class Runtime {
     void* cookie = nullptr;  // the receiver's, or:
     std::shared_ptr<Completions> completions;
     uint32_t number = 0;
-    uint64_t await = 0;  // with a cookie: which of awaits_
+    uint64_t await = 0;  // with a cookie: the number of the await (LongWaits)
   };
   std::unordered_map<Object*, std::vector<Callback>> callbacks_;
   std::string why_stopped_;
@@ -569,19 +504,8 @@ class Runtime {
   std::vector<Peer*> lost_peers_;  // not reported to the daemon yet
   SpinGate poller_spin_;           // of the polling thread
   std::vector<Object*> returns_scratch_;
-  std::map<uint64_t, Waiting*> long_waits_;       // of threads, those that have lasted a while, by number
-  std::set<std::pair<int64_t, uint64_t>> looks_;  // when to look at which of them
-  std::unordered_map<Object*, std::map<uint64_t, Waiting*>> groups_;
-  Waiting* looked_at_ = nullptr;         // the wait whose inquiry is open
-  int64_t next_look_ns_ = 0;             // not before
-  std::vector<Inquiry*> inquiries_;      // that wait for answers
-  std::map<uint64_t, Awaiting> awaits_;  // coroutines of this actor, in the order in which they began to wait
-  bool awaits_seen_ = false;             // the background thread checks them now and then
-  bool loop_rests_ = false;              // this actor's loop, as SetLoopRests says
-  uint64_t last_rest_ = 0;
-  uint64_t last_wait_ = 0;
-  uint64_t last_inquiry_ = 0;
-  int64_t notice_after_ns_ = 0;
+  Inquiries inquiries_{*this};
+  LongWaits long_waits_{*this, inquiries_};
 
   std::mutex send_mutex_;  // one sender at a time, taken without mutex_
   std::atomic<Object*> dropped_{nullptr};
@@ -589,7 +513,6 @@ class Runtime {
   std::atomic<bool> stopped_{false};
   std::atomic<int64_t> leave_by_ns_{0};  // not 0: how long to wait for the daemon, at the start and the end
   std::atomic<bool> has_outgoing_{false};
-  std::atomic<bool> loop_asked_{false};
 
   SegmentWriter writer_;
   SegmentReader reader_;

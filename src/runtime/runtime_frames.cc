@@ -292,7 +292,7 @@ void Runtime::Perform() {
               if (call.completions->waiter) waiters_.Wake(*call.completions->waiter);
               continue;
             }
-            if (call.await != 0) ForgetAwait(call.await);
+            if (call.await != 0) long_waits_.EndAwait(call.await);
             AddReference(action.object);
             Raise({.kind = RuntimeEvent::kReady, .object = action.object, .cookie = call.cookie}, call.receiver);
           }

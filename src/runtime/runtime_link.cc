@@ -166,7 +166,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     owner_->ProcessDied(m->process, how, CoarseNowNs(), actions_);
     Perform();
     if (!owner_->FindWorker(m->process)) ForgetWorker(m->process);
-    AbandonInquiries();
+    inquiries_.AbandonAll();
     FindOrphans(m->process);
   } else if (auto* m = std::get_if<SegmentOpened>(&message)) {
     uint8_t& state = segment_states_[m->segment];
@@ -223,7 +223,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<AskState>(&message)) {
     Send(StateReport{.request = m->request, .report = ReportState(m->limit)});
   } else if (auto* m = std::get_if<ShapeAnswer>(&message)) {
-    ShapeAnswered(m->request, m->fact);
+    inquiries_.ShapeAnswered(m->request, m->fact);
   } else if (auto* m = std::get_if<Exit>(&message)) {
     if (executor_) {
       executor_->ExitWhenIdle(m->now != 0);
@@ -399,7 +399,7 @@ void Runtime::HandlePeerMessage(ProcessId from, PeerMessage& m) {
       AnswerWhy(from, m.id, m.count);
       break;
     case PeerMessageKind::kWhy:
-      if (m.id.owner == from) WhyAnswered(m.count, m.id, m.bytes);
+      if (m.id.owner == from) inquiries_.WhyAnswered(m.count, m.id, m.bytes);
       break;
   }
   if (!actions_.empty()) Perform();

@@ -258,7 +258,7 @@ WaitOutcome Runtime::WaitForAll(std::span<Object* const> objects, int64_t deadli
   }
   Waiting waiting{.objects = objects, .wanted = objects.size(), .deadline_ns = deadline_ns, .report = report};
   const WaitOutcome outcome = WaitForEach(lock, waiting, true, ends_at_failure && objects.size() > 1);
-  EndLooking(waiting);
+  long_waits_.End(waiting);
   NotifyPeers(lock);
   return outcome;
 }
@@ -306,7 +306,7 @@ WaitOutcome Runtime::WaitForEach(std::unique_lock<std::mutex>& lock, Waiting& wa
     if (outcome != WaitOutcome::kReady) return outcome;
     if (!object->ready(to_look)) return WaitOutcome::kFailed;
     waiter.failed = waiter.failed || (ends_at_failure && object->failed());
-    if (waiting.verdict) EndLooking(waiting);  // something outside has ended the wait
+    if (waiting.verdict) long_waits_.End(waiting);  // something from outside has helped
   }
   return WaitOutcome::kReady;
 }
@@ -323,7 +323,7 @@ WaitOutcome Runtime::WaitFor(std::span<Object* const> objects, size_t wanted, in
   Waiting waiting{.objects = objects, .wanted = wanted, .deadline_ns = deadline_ns, .report = report};
   const WaitOutcome outcome =
       wanted == objects.size() ? WaitForEach(lock, waiting, to_look, false) : WaitForSome(lock, waiting, to_look);
-  EndLooking(waiting);
+  long_waits_.End(waiting);
   NotifyPeers(lock);
   return outcome;
 }
@@ -437,8 +437,8 @@ void Runtime::BackgroundLoop() {
     } else if (writer_.created() && writer_.HasIdleMemory(welcome_.reserved_bytes)) {
       deadline = NowNs() + 1'000 * kMillisecondNs;
     }
-    if (awaits_seen_) deadline = std::min(deadline, LookAtAwaits(NowNs()));
-    if (!long_waits_.empty()) deadline = std::min(deadline, LookAtWaits(NowNs()));
+    if (long_waits_.any_coroutines()) deadline = std::min(deadline, long_waits_.LookAtCoroutines(NowNs()));
+    if (long_waits_.any_threads()) deadline = std::min(deadline, long_waits_.LookAtThreads(NowNs()));
     if (!lost_peers_.empty()) deadline = std::min(deadline, LookAtLost(NowNs()));
     background_idle_ = deadline == kNoDeadline;
     if (!waiters_.poller()) ArmBackground();

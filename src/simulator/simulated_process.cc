@@ -34,6 +34,8 @@ SimulatedProcess::SimulatedProcess(World& the_world, ProcessId the_id, bool driv
   if (the_id.value % 2 == 0) owner.cores = 2;
   owner.faults = world.options.owner_faults;
   machine.faults = world.options.worker_faults;
+  inquiries_.faults.judge_from_one_pass = world.options.judge_from_one_pass;
+  inquiries_.set_self(the_id);
   owner.max_pushed = world.most_pushed;
   owner.max_pushed_calls = std::max(world.most_pushed, world.room);
   function_ = owner.InternFunction(Function{.key = {1, 1}, .name = "f"});
@@ -255,7 +257,7 @@ void SimulatedProcess::Handle(Message& message) {
     answers_[m->request] = *m;
     if (body_ && body_->question == m->request) ScheduleStep(world.Delay());
   } else if (auto* m = std::get_if<ShapeAnswer>(&message)) {
-    ShapeAnswered(m->request, m->fact);
+    inquiries_.ShapeAnswered(m->request, m->fact);
   } else if (auto* m = std::get_if<LeaseRecalled>(&message)) {
     owner.LeaseRecalled(m->lease, actions_);
   } else if (auto* m = std::get_if<LeaseRefused>(&message)) {
@@ -288,7 +290,7 @@ void SimulatedProcess::Handle(Message& message) {
     owner.ProcessDied(m->process, m->how, world.now(), actions_);
     Perform();
     if (!before) answer();
-    AbandonInquiry();
+    inquiries_.AbandonAll();
   } else if (auto* m = std::get_if<Routed>(&message)) {
     if (SimulatedChannel* channel = ChannelTo(m->from)) DrainChannel(*channel);
     std::vector<PeerMessage> messages;
@@ -341,7 +343,7 @@ void SimulatedProcess::HandlePeerMessage(ProcessId from, const PeerMessage& m) {
       AnswerWhy(from, m.id, m.count);
       break;
     case PeerMessageKind::kWhy:
-      WhyAnswered(m.count, m.id, m.bytes);
+      inquiries_.WhyAnswered(m.count, m.id, m.bytes);
       break;
     case PeerMessageKind::kHandOver:
     case PeerMessageKind::kNotYet:    // never: simulated waits lend at once

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/inquiries.h"
 #include "runtime/owner.h"
-#include "runtime/wait_graph.h"
 #include "runtime/worker_machine.h"
 #include "simulator/world.h"
 #include "wire/messages.h"
@@ -28,7 +28,7 @@ bool IsError(ValueKind kind);
 
 // In six files: simulated_process.cc (life and the link), simulated_performer.cc (channels and actions),
 // simulated_executor.cc, simulated_program.cc, simulated_actors.cc (actors and cancelling) and simulated_waiting.cc.
-class SimulatedProcess {
+class SimulatedProcess : private Inquiries::Host {
  public:
   SimulatedProcess(World& world, ProcessId id, bool driver);
 
@@ -125,19 +125,6 @@ class SimulatedProcess {
     bool replied = false;
   };
 
-  // What a wait waits for, being found out (Runtime::Inquiry).
-  struct Inquiry {
-    std::unique_ptr<WaitGraph> graph;
-    uint64_t wait = 0;
-    uint64_t number = 0;
-    uint64_t helps = 0;
-    int64_t began_ns = 0;
-    size_t open = 0;
-    bool second = false;
-    WaitProof proof;
-    bool done = false;
-    WaitVerdict verdict;
-  };
   struct EarlyCancel {
     ProcessId submitter;
     uint64_t task = 0;
@@ -224,14 +211,15 @@ class SimulatedProcess {
   void ScheduleLook(int64_t delay_ns);
   void Look();
   WaitFact FactOfWait() const;
-  ProcessFact FactOfSelf() const;
-  void AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request);
-  void BeginPass(std::unique_ptr<WaitGraph> graph);
-  void Continue();
-  void Inquired();
-  void WhyAnswered(uint64_t request, ObjectId subject, std::string_view bytes);
-  void ShapeAnswered(uint64_t request, std::string_view bytes);
-  void AbandonInquiry();
+  ProcessFact FactOfSelf() override;
+  void AnswerWhy(ProcessId requester, ObjectId subject, uint64_t request);
+  void Inquired(const WaitVerdict& verdict);
+  // Inquiries::Host
+  void TakeReplies() override { Drain(); }
+  void AskShape(uint64_t number, const ResourceAmounts& shape) override;
+  void AskWhy(uint64_t number, ObjectId subject) override;
+  ObjectFact FactOfObject(ObjectId own) override { return owner.Explain(own); }
+  void InquiryEnded(Inquiry& inquiry) override;
   const TaskTemplate* TemplateOf(const TaskSpec& spec);
 
   const bool driver_;
@@ -255,8 +243,9 @@ class SimulatedProcess {
   uint64_t next_wait_ = 1;
   uint64_t next_execution_ = 1;
   uint64_t next_question_ = 1;
-  uint64_t last_inquiry_ = 0;
-  std::unique_ptr<Inquiry> inquiry_;
+  Inquiries inquiries_{*this};
+  std::unique_ptr<Inquiry> inquiry_;  // of the wait with this number; helps: World::helps when it began
+  uint64_t inquiry_wait_ = 0, inquiry_helps_ = 0;
   std::map<uint64_t, ActorAnswer> answers_;
   std::deque<EarlyCancel> early_cancels_;
   ObjectId actor_;

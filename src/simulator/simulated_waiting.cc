@@ -1,5 +1,4 @@
-// SimulatedProcess: waiting in get, and finding out whether that can end, as runtime_waiting.cc and runtime_explain.cc
-// do.
+// SimulatedProcess: waiting in get, as runtime_waiting.cc does, and finding out whether that can end, by Inquiries.
 //
 // A wait that was found to be stuck mostly does not fail at once, as it does outside the simulator, but goes on for a
 // while: if it then ends although nothing came from outside (World::helps), it was never stuck.
@@ -16,7 +15,6 @@ constexpr int64_t kMs = 1'000'000;
 constexpr int64_t kHandBackAfterNs = kMs;
 constexpr int64_t kFirstPauseNs = 20 * kMs;
 constexpr int64_t kMaxPauseNs = 2'000 * kMs;
-constexpr int64_t kMaxInquiryNs = 2'000 * kMs;
 
 }  // namespace
 
@@ -132,15 +130,20 @@ void SimulatedProcess::Look() {
     }
     body.found_stuck = false;  // something may have changed: look again
   }
+  if (inquiry_) inquiries_.Forget(*inquiry_);
   inquiry_ = std::make_unique<Inquiry>();
-  inquiry_->wait = body.wait_number;
   inquiry_->began_ns = world.now();
-  inquiry_->helps = world.helps;
-  world.Later(this, kMaxInquiryNs, Happening::kCount, [this, number = body.wait_number, began = world.now()] {
-    if (inquiry_ && inquiry_->wait == number && inquiry_->began_ns == began) AbandonInquiry();
+  inquiry_wait_ = body.wait_number;
+  inquiry_helps_ = world.helps;
+  world.Later(this, Inquiries::kPatienceNs, Happening::kCount, [this, number = body.wait_number, began = world.now()] {
+    if (inquiry_ && inquiry_wait_ == number && inquiry_->began_ns == began) {
+      inquiries_.Forget(*inquiry_);
+      inquiry_.reset();
+      Inquired(WaitVerdict());
+    }
     Flush();
   });
-  BeginPass(std::make_unique<WaitGraph>(id, FactOfWait()));
+  inquiries_.Begin(*inquiry_, std::make_unique<WaitGraph>(id, FactOfWait()));
 }
 
 WaitFact SimulatedProcess::FactOfWait() const {
@@ -163,7 +166,7 @@ WaitFact SimulatedProcess::FactOfWait() const {
   return fact;
 }
 
-ProcessFact SimulatedProcess::FactOfSelf() const {
+ProcessFact SimulatedProcess::FactOfSelf() {
   ProcessFact fact;
   fact.process = id;
   if (!driver_) fact.slots = {{kAllGroups, 1}};
@@ -184,53 +187,26 @@ void SimulatedProcess::AnswerWhy(ProcessId asker, ObjectId subject, uint64_t req
   });
 }
 
-void SimulatedProcess::BeginPass(std::unique_ptr<WaitGraph> graph) {
-  Drain();
-  inquiry_->graph = std::move(graph);
-  inquiry_->number = ++last_inquiry_;
-  inquiry_->open = 0;
-  Continue();
+void SimulatedProcess::AskShape(uint64_t number, const ResourceAmounts& shape) {
+  Send(weft::core::AskShape{.request = number, .shape = shape});
 }
 
-void SimulatedProcess::Continue() {
-  Inquiry& inquiry = *inquiry_;
-  for (;;) {
-    WaitQuestion question;
-    while (inquiry.graph->NextQuestion(&question)) {
-      if (question.kind == WaitQuestion::Kind::kShape) {
-        ++inquiry.open;
-        Send(AskShape{.request = inquiry.number, .shape = question.shape});
-      } else if (question.object.owner != id) {
-        ++inquiry.open;
-        Route(question.object.owner,
-              {.kind = PeerMessageKind::kAskWhy, .id = question.object, .count = inquiry.number});
-      } else if (question.kind == WaitQuestion::Kind::kProcess) {
-        inquiry.graph->Answer(FactOfSelf());
-      } else {
-        inquiry.graph->Answer(owner.Explain(question.object));
-      }
-    }
-    if (inquiry.open > 0) return;
-    inquiry.verdict = inquiry.graph->Judge(inquiry.second ? &inquiry.proof : nullptr);
-    if (inquiry.second && inquiry.verdict.kind == WaitVerdict::Kind::kMayGoOn) {
-      world.coverage.Did(Deed::kSecondLookDiffered);
-    }
-    if (inquiry.verdict.kind != WaitVerdict::Kind::kStuck || inquiry.second || world.options.judge_from_one_pass) {
-      return Inquired();
-    }
-    inquiry.second = true;
-    inquiry.proof = std::move(inquiry.verdict.proof);
-    inquiry.number = ++last_inquiry_;
-    Drain();
-    inquiry.graph = std::make_unique<WaitGraph>(inquiry.graph->Again());
+void SimulatedProcess::AskWhy(uint64_t number, ObjectId subject) {
+  Route(subject.owner, {.kind = PeerMessageKind::kAskWhy, .id = subject, .count = number});
+}
+
+void SimulatedProcess::InquiryEnded(Inquiry&) {
+  const std::unique_ptr<Inquiry> ended = std::move(inquiry_);
+  if (ended->second && ended->open == 0 && ended->verdict.kind == WaitVerdict::Kind::kMayGoOn) {
+    world.coverage.Did(Deed::kSecondLookDiffered);
   }
+  Inquired(ended->verdict);
 }
 
-void SimulatedProcess::Inquired() {
-  std::unique_ptr<Inquiry> inquiry = std::move(inquiry_);
-  if (!body_ || !body_->awaited || body_->wait_number != inquiry->wait || body_->resuming) return;
+// What was found out of the wait that inquiry_wait_ names.
+void SimulatedProcess::Inquired(const WaitVerdict& verdict) {
+  if (!body_ || !body_->awaited || body_->wait_number != inquiry_wait_ || body_->resuming) return;
   Body& body = *body_;
-  const WaitVerdict& verdict = inquiry->verdict;
   if (verdict.kind == WaitVerdict::Kind::kMayGoOn) {
     ScheduleLook(body.look_pause_ns);
     body.look_pause_ns = std::min(body.look_pause_ns * 2, kMaxPauseNs);
@@ -240,43 +216,13 @@ void SimulatedProcess::Inquired() {
   body.found_stuck = true;
   body.found_unschedulable = verdict.kind == WaitVerdict::Kind::kUnschedulable;
   body.chain = verdict.chain;
-  body.helps_before = inquiry->helps;
+  body.helps_before = inquiry_helps_;
   world.coverage.Did(body.found_unschedulable ? Deed::kFoundUnschedulable
                      : verdict.in_circle      ? Deed::kFoundStuck
                                               : Deed::kFoundStuckOutsideOfCircle);
   bool at_once = verdict.in_circle && world.random.Chance(20);
   body.raises_at_ns = world.now() + (at_once ? 0 : static_cast<int64_t>(world.random.Below(3'000 * kMs)));
   ScheduleLook(body.raises_at_ns - world.now());
-}
-
-void SimulatedProcess::WhyAnswered(uint64_t request, ObjectId subject, std::string_view bytes) {
-  if (!inquiry_ || inquiry_->number != request || inquiry_->open == 0) return;
-  --inquiry_->open;
-  if (subject.index == 0) {
-    ProcessFact fact;
-    if (!DecodeFact(bytes, fact)) world.Fail("a fact does not decode");
-    inquiry_->graph->Answer(std::move(fact));
-  } else {
-    ObjectFact fact;
-    if (!DecodeFact(bytes, fact)) world.Fail("a fact does not decode");
-    inquiry_->graph->Answer(std::move(fact));
-  }
-  Continue();
-}
-
-void SimulatedProcess::ShapeAnswered(uint64_t request, std::string_view bytes) {
-  if (!inquiry_ || inquiry_->number != request || inquiry_->open == 0) return;
-  --inquiry_->open;
-  ShapeFact fact;
-  if (!DecodeFact(bytes, fact)) world.Fail("a fact does not decode");
-  inquiry_->graph->Answer(std::move(fact));
-  Continue();
-}
-
-void SimulatedProcess::AbandonInquiry() {
-  if (!inquiry_) return;
-  inquiry_->verdict = WaitVerdict();
-  Inquired();
 }
 
 }  // namespace weft::core

@@ -56,7 +56,7 @@ struct SimulationOptions {
     bool take_the_unheard_of_for_dead = false;  // processes of nodes that the head has not told of yet; too rare
     bool serve_the_dead = false;                // leases for processes that have died meanwhile
   } cluster_faults;
-  bool judge_from_one_pass = false;  // what runtime_explain.cc must not do; too rare to be among the planted bugs
+  bool judge_from_one_pass = false;  // Inquiries::Faults; too rare to be among the planted bugs
 };
 
 struct SimulationResult {
