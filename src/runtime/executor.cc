@@ -391,7 +391,7 @@ bool Executor::HandBackQueued() {
         break;  // of a lease that begins after this task; its tasks are handed back when it is seen
       } else if (!submitter->peer->channel.BeginSend(sizeof(ReplyHead))) {
         submitter->peer->channel.Notify(Audience::kAnyone);
-        all = submitter->peer->dead;
+        all = all && submitter->peer->dead;
         break;
       } else if (StopAwaiting(*submitter); submitter->peer->channel.Claim()) {
         uint64_t task = ByteReader(frame.bytes).Fixed<TaskHead>().task;
