@@ -481,20 +481,19 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
       // A copy from another node is counted elsewhere.
       if (!runtime_.IsElsewhere(pending.location) && owner.MustBeRegistered(pending.id)) orphans.push_back(pending.id);
       if (!object || !runtime_.in_cluster_ || !runtime_.IsElsewhere(pending.location)) continue;
-      auto found = runtime_.fetches_.find(pending.location);
-      if (found == runtime_.fetches_.end()) continue;  // MapStored will wait for it
-      Runtime::Fetch& fetch = found->second;
-      if (fetch.state == Runtime::Fetch::State::kFailed) {
-        if (impossible.empty() || !fetch.node_gone) impossible = *fetch.error;
-        fetch.node_gone ? gone.push_back(pending.location) : void(all_gone = false);
+      Copies::Copy* copy = runtime_.copies_.Find(pending.location);
+      if (copy == nullptr) continue;  // MapStored will wait for it
+      if (copy->state == Copies::Copy::State::kFailed) {
+        if (impossible.empty() || !copy->node_gone) impossible = *copy->error;
+        copy->node_gone ? gone.push_back(pending.location) : void(all_gone = false);
       }
-      if (fetch.state != Runtime::Fetch::State::kHere) continue;
+      if (copy->state != Copies::Copy::State::kHere) continue;
       // The object's from now on: a view of it may outlive the task.
-      owner.CameWithTask(object, pending.location, fetch.place);
-      if (std::find(fetch.objects.begin(), fetch.objects.end(), object) == fetch.objects.end()) {
-        fetch.objects.push_back(object);
+      owner.CameWithTask(object, pending.location, copy->place);
+      if (std::find(copy->objects.begin(), copy->objects.end(), object) == copy->objects.end()) {
+        copy->objects.push_back(object);
       }
-      pending.location = fetch.place;
+      pending.location = copy->place;
     }
   }
   bool lost = false;

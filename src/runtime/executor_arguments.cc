@@ -42,10 +42,9 @@ std::vector<Location> AwayFrom(NodeNumber here, const Submitter& submitter, std:
 
 // Begins the new fetches before it ends the old ones: one that is in both lists is not fetched twice.
 void Executor::Await(std::vector<Location>& awaited, std::vector<Location> wanted) {
-  for (const Location& location : wanted) ++runtime_.BeginFetch(location).others;
+  for (const Location& location : wanted) runtime_.copies_.AddUser(location);
   for (const Location& location : std::exchange(awaited, std::move(wanted))) {
-    --runtime_.fetches_.at(location).others;
-    runtime_.EndFetchIfUnused(location);
+    runtime_.copies_.RemoveUser(location);
   }
 }
 
@@ -65,11 +64,11 @@ bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool e
       Await(submitter.awaited, std::move(away));
       submitter.awaited_early = early;
     } else if (!early && std::exchange(submitter.awaited_early, false)) {
-      // There may have been no room beside the arguments of the task before it.
-      for (const Location& location : submitter.awaited) runtime_.BeginFetch(location);
+      // There may have been no room beside what the task before it used.
+      for (const Location& location : submitter.awaited) runtime_.copies_.Ask(location);
     }
     for (const Location& location : submitter.awaited) {
-      here = here && runtime_.fetches_.at(location).state != Runtime::Fetch::State::kAsked;
+      here = here && !runtime_.copies_.IsAsked(location);
     }
   }
   if (early || !here) AwaitAhead(submitter);

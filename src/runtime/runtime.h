@@ -39,6 +39,7 @@
 #include "object_store/segment_reader.h"
 #include "object_store/segment_writer.h"
 #include "os/fd.h"
+#include "runtime/copies.h"
 #include "runtime/inquiries.h"
 #include "runtime/long_waits.h"
 #include "runtime/owner.h"
@@ -287,18 +288,6 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
     std::deque<PeerMessage> held_back;
   };
 
-  // A copy of an object of another node, for this process: asked for, there, or not available.
-  struct Fetch {
-    enum class State : uint8_t { kAsked, kHere, kFailed } state = State::kAsked;
-    uint64_t request = 0;
-    Location place;                      // kHere
-    const std::string* error = nullptr;  // kFailed
-    bool node_gone = false;              // kFailed because the node it lay on is gone
-    std::vector<Object*> objects;        // that use it or wait for it
-    uint32_t others = 0;                 // uses and waits without an object
-    bool kept = false;                   // one of them is MapStored
-  };
-
   Runtime();
   Status ConnectToNode(const std::string& address);
   Status Handshake(const Message& hello);
@@ -331,12 +320,9 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
   void NoteSubmitted(const TaskTemplate* what, std::span<Object* const> dependencies);
   bool PushTask(int32_t worker, Task* task);
   const uint8_t* PushedAlong(const Object* object, uint32_t frame_bytes);
-  // Copies (runtime_copies.cc). A fetch lives while anything uses it.
   bool IsElsewhere(const Location& location) const { return NodeOf(location.segment) != NodeOf(self()); }
-  Fetch& BeginFetch(const Location& location);
-  void EndFetchIfUnused(const Location& location);
+  // Copies (runtime_copies.cc)
   void BringCopy(Object* object, const Location& location);
-  void LetGoOfCopy(Object* object, const Location& location);
   void CopyArrived(uint64_t request, const Location& place);
   void CopyFailed(uint64_t request, const std::string& error, bool node_gone);
   bool CoresAreFree() const;  // for this process and each worker that is busy with its tasks
@@ -451,10 +437,7 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
   std::vector<Location> free_outbox_;
   std::unordered_map<SegmentId, uint8_t> segment_states_;  // 1 asked for, 2 mapped, 3 does not exist
   std::set<SegmentId> closed_segments_;                    // to be unmapped
-  std::map<Location, Fetch> fetches_;                      // by where the object lies
-  std::unordered_map<uint64_t, Location> fetch_requests_;
-  uint64_t next_fetch_ = 1;
-  std::set<std::string> fetch_errors_;  // each once, as long as the runtime lives
+  Copies copies_{[this](Message message) { Send(std::move(message)); }};
   struct Reservation {
     uint64_t bytes = 0;
     bool awaited = true;  // false: the thread that asked was interrupted

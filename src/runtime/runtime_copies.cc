@@ -1,92 +1,47 @@
-// Runtime: objects that lie on another node. The daemon brings copies to this node; this file keeps which are used.
-//
-// A copy is used from the moment when it was asked for until its object is freed in this process, or no longer wanted.
-// Then the daemon is told (ReleaseObject), and keeps or drops it. Several may wait for the same copy: the front end's
-// threads and callbacks through the object, the executor for the arguments of a task that it has not claimed yet, and
-// MapStored for the body of a function.
+// Runtime: objects that lie on another node. Copies says which process uses which copy; here are the threads that wait
+// for one, and the owner's objects that have got one.
 #include "runtime/executor.h"
 #include "runtime/runtime.h"
 
 namespace weft::core {
 
-Runtime::Fetch& Runtime::BeginFetch(const Location& location) {
-  auto [entry, fresh] = fetches_.try_emplace(location);
-  Fetch& fetch = entry->second;
-  if (fresh || fetch.state == Fetch::State::kFailed) {
-    fetch.state = Fetch::State::kAsked;
-    fetch.request = next_fetch_++;
-    fetch_requests_.emplace(fetch.request, location);
-    Send(FetchObject{.request = fetch.request, .location = location});
-  }
-  return fetch;
-}
-
-void Runtime::EndFetchIfUnused(const Location& location) {
-  auto found = fetches_.find(location);
-  if (found == fetches_.end() || !found->second.objects.empty() || found->second.others > 0) return;
-  if (found->second.state != Fetch::State::kFailed) Send(ReleaseObject{.request = found->second.request});
-  fetch_requests_.erase(found->second.request);
-  fetches_.erase(found);
-}
-
 void Runtime::BringCopy(Object* object, const Location& location) {
-  Fetch& fetch = BeginFetch(location);
-  fetch.objects.push_back(object);
-  if (fetch.state == Fetch::State::kHere) owner_->Brought(object, location, fetch.place, actions_);
-}
-
-void Runtime::LetGoOfCopy(Object* object, const Location& location) {
-  auto found = fetches_.find(location);
-  if (found == fetches_.end()) return;
-  std::erase(found->second.objects, object);
-  EndFetchIfUnused(location);
+  const Copies::Copy& copy = copies_.Use(object, location);
+  if (copy.state == Copies::Copy::State::kHere) owner_->Brought(object, location, copy.place, actions_);
 }
 
 void Runtime::CopyArrived(uint64_t request, const Location& place) {
-  auto asked = fetch_requests_.find(request);
-  if (asked == fetch_requests_.end()) return;  // released meanwhile
-  const Location location = asked->second;
-  Fetch& fetch = fetches_.at(location);
-  fetch_requests_.erase(asked);
-  fetch.state = Fetch::State::kHere;
-  fetch.place = place;
-  for (Object* object : fetch.objects) owner_->Brought(object, location, place, actions_);
+  Location location;
+  const Copies::Copy* copy = copies_.Arrived(request, place, &location);
+  if (copy == nullptr) return;
+  for (Object* object : copy->objects) owner_->Brought(object, location, place, actions_);
   if (executor_) executor_->CopyCame();
 }
 
 void Runtime::CopyFailed(uint64_t request, const std::string& error, bool node_gone) {
-  auto asked = fetch_requests_.find(request);
-  if (asked == fetch_requests_.end()) return;
-  const Location location = asked->second;
-  fetch_requests_.erase(asked);
-  Fetch& fetch = fetches_.at(location);
-  fetch.state = Fetch::State::kFailed;
-  fetch.error = &*fetch_errors_.insert(error).first;
-  fetch.node_gone = node_gone;
-  const std::string* why = fetch.error;
-  const std::vector<Object*> objects = std::exchange(fetch.objects, {});
-  EndFetchIfUnused(location);
+  const auto failure = copies_.Failed(request, error, node_gone);
+  if (!failure) return;
   // One that is lost may have been the last that held another one.
-  for (Object* object : objects) owner_->Hold(object);
-  for (Object* object : objects) owner_->NotBrought(object, location, why, node_gone, actions_);
-  for (Object* object : objects) owner_->Unhold(object, actions_);
+  for (Object* object : failure->objects) owner_->Hold(object);
+  for (Object* object : failure->objects) {
+    owner_->NotBrought(object, failure->location, failure->error, node_gone, actions_);
+  }
+  for (Object* object : failure->objects) owner_->Unhold(object, actions_);
   if (executor_) executor_->CopyCame();
 }
 
 Result<Location> Runtime::CopyFor(const Location& location) {
   std::unique_lock lock(mutex_);
-  Fetch& fetch = BeginFetch(location);  // stays where it is while we are in it
-  // Also if a signal ends the wait: it goes on after that.
-  if (!std::exchange(fetch.kept, true)) ++fetch.others;
-  ++fetch.others;
-  auto outcome = WaitForNews(lock, -1, [&] { return fetch.state != Fetch::State::kAsked; });
-  --fetch.others;
+  // It stays also if a signal ends the wait, which goes on after that; and we are in it meanwhile.
+  Copies::Copy& copy = copies_.Keep(location);
+  ++copy.users;
+  auto outcome = WaitForNews(lock, -1, [&] { return copy.state != Copies::Copy::State::kAsked; });
+  --copy.users;
   if (outcome == WaitOutcome::kStopped) return Error{ErrorKind::kGone, "the session has ended"};
   if (outcome == WaitOutcome::kInterrupted) return Error{ErrorKind::kTimeout, "interrupted"};
-  if (fetch.state == Fetch::State::kHere) return fetch.place;
-  const std::string& error = *fetch.error;
-  if (std::exchange(fetch.kept, false)) --fetch.others;
-  EndFetchIfUnused(location);
+  if (copy.state == Copies::Copy::State::kHere) return copy.place;
+  const std::string& error = *copy.error;
+  copies_.Unkeep(location);
   return Error{ErrorKind::kGone, error.substr(error.find('\n') + 1)};
 }
 

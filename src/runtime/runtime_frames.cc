@@ -279,7 +279,7 @@ void Runtime::Perform() {
         BringCopy(action.object, action.location);
         break;
       case ActionKind::kLetGo:
-        LetGoOfCopy(action.object, action.location);
+        copies_.LetGo(action.object, action.location);
         break;
       case ActionKind::kResolved: {
         waiters_.Resolved(action.object);
