@@ -538,7 +538,7 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
       machine_.Decline(*runtime_.owner_, execution.references, runtime_.actions_);
       runtime_.Perform();
     }
-    if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
+    if (runtime_.outbox_.any()) runtime_.Flush();
     if (to_be_made) {
       HandBack(submitter, head.task, ReplyKind::kArgumentLost, gone, impossible);
     } else {

@@ -72,7 +72,7 @@ bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool e
     }
   }
   if (early || !here) AwaitAhead(submitter);
-  if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
+  if (runtime_.outbox_.any()) runtime_.Flush();
   return here;
 }
 

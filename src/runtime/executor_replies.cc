@@ -186,8 +186,8 @@ void Executor::Reply(Execution& execution, bool in_language) {
     machine_.Release(owner, from, execution.references, given_back, retained, actions);
     runtime_.Perform();
   }
-  // Routed messages must leave before the reply, so that an owner hears of a borrower before it can free the object.
-  if (runtime_.has_outgoing_.load(std::memory_order_relaxed)) runtime_.Flush();
+  // What was routed must be on its way before the reply, so that an owner hears of a borrower before it can lose it.
+  if (runtime_.outbox_.any()) runtime_.Flush();
 
   uint32_t size = sizeof reply + static_cast<uint32_t>(outcome.error.size() + given_back.size() * sizeof(GivenBack) +
                                                        retained.size() * sizeof(uint64_t));

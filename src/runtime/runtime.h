@@ -42,6 +42,7 @@
 #include "runtime/copies.h"
 #include "runtime/inquiries.h"
 #include "runtime/long_waits.h"
+#include "runtime/outbox.h"
 #include "runtime/owner.h"
 #include "runtime/peer_channel.h"
 #include "runtime/spin.h"
@@ -329,8 +330,8 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
   static size_t DefinitionBytes(const Peer& peer, const TaskTemplate& what);
   bool Define(Peer& peer, const TaskTemplate* what);
   bool SendLease(Peer& peer, const LeasedWorker& worker);
-  void Send(Message message, std::vector<UniqueFd> fds = {});
-  void Route(ProcessId to, const PeerMessage& message);
+  void Send(Message message, std::vector<UniqueFd> fds = {}) { outbox_.Send(std::move(message), std::move(fds)); }
+  void Route(ProcessId to, const PeerMessage& message) { outbox_.Route(to, message); }
   void PutAfter(ProcessId to, std::string& payload);
   size_t Drain();  // replies of all workers, and drops; returns how many
   size_t DrainPeer(Peer& peer);
@@ -430,11 +431,9 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
   std::vector<std::unique_ptr<Peer>> forgotten_;                     // workers; a thread may still use their channels
   std::vector<Peer*> peer_of_worker_;                                // by the owner's worker number
   std::vector<Peer*> to_notify_;
-  std::vector<Peer*> due_list_;  // workers with tasks of ours; the poller reads it without the lock
-  std::vector<std::pair<Message, std::vector<UniqueFd>>> outbox_;
-  std::vector<std::pair<ProcessId, std::string>> peer_outbox_;
+  std::vector<Peer*> due_list_;  // workers with tasks of ours; also read by the poller without the lock
+  Outbox outbox_;
   std::vector<Peer*> holding_back_;  // have something in held_back
-  std::vector<Location> free_outbox_;
   std::unordered_map<SegmentId, uint8_t> segment_states_;  // 1 asked for, 2 mapped, 3 does not exist
   std::set<SegmentId> closed_segments_;                    // to be unmapped
   Copies copies_{[this](Message message) { Send(std::move(message)); }};
@@ -494,8 +493,7 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
   std::atomic<Object*> dropped_{nullptr};
   std::atomic<int64_t> last_drop_wake_ns_{0};
   std::atomic<bool> stopped_{false};
-  std::atomic<int64_t> leave_by_ns_{0};  // not 0: how long to wait for the daemon, at the start and the end
-  std::atomic<bool> has_outgoing_{false};
+  std::atomic<int64_t> leave_by_ns_{0};  // not 0: until when the daemon is waited for, at the beginning and the end
 
   SegmentWriter writer_;
   SegmentReader reader_;

@@ -183,19 +183,12 @@ void Runtime::Perform() {
           writer_.Free(action.location);
           if (background_idle_) doorbell_->WakeBackground();  // it trims what stays unused
         } else {
-          free_outbox_.push_back(action.location);
-          has_outgoing_.store(true, std::memory_order_relaxed);
+          outbox_.Free(action.location);
         }
         break;
-      case ActionKind::kEndHold: {
-        auto* last = outbox_.empty() ? nullptr : std::get_if<HoldsEnded>(&outbox_.back().first);
-        if (last && last->owner == action.id.owner && last->indexes.size() < kMaxOrphansListed) {
-          last->indexes.push_back(action.id.index);
-        } else {
-          Send(HoldsEnded{.owner = action.id.owner, .indexes = {action.id.index}});
-        }
+      case ActionKind::kEndHold:
+        outbox_.EndHold(action.id);
         break;
-      }
       case ActionKind::kAddBorrower:
         Route(action.id.owner, {.kind = PeerMessageKind::kAddBorrower,
                                 .id = action.id,
@@ -501,7 +494,7 @@ void Runtime::NotifyPeers(std::unique_lock<std::mutex>& lock) {
       peer->notices_ended.fetch_add(1, std::memory_order_release);
     }
   }
-  if (has_outgoing_.load(std::memory_order_relaxed)) Flush();
+  if (outbox_.any()) Flush();
 }
 
 std::vector<Runtime::Peer*> Runtime::TakePeersToNotify() {
@@ -513,21 +506,8 @@ std::vector<Runtime::Peer*> Runtime::TakePeersToNotify() {
   return peers;
 }
 
-void Runtime::Send(Message message, std::vector<UniqueFd> fds) {
-  outbox_.emplace_back(std::move(message), std::move(fds));
-  has_outgoing_.store(true, std::memory_order_relaxed);
-}
-
-void Runtime::Route(ProcessId to, const PeerMessage& message) {
-  if (peer_outbox_.empty() || peer_outbox_.back().first != to || peer_outbox_.back().second.size() > 64 * 1024) {
-    peer_outbox_.emplace_back(to, std::string());
-  }
-  EncodePeerMessage(message, peer_outbox_.back().second);
-  has_outgoing_.store(true, std::memory_order_relaxed);
-}
-
-// On a stream, replies and routed messages take different paths, and only this keeps their order: the receiver handles
-// the payload only after the replies that were written before.
+// On a stream, replies and what the daemon routes go different ways, and nobody keeps their order but we: the receiver
+// handles the payload only after the replies that were written before.
 void Runtime::PutAfter(ProcessId to, std::string& payload) {
   auto it = submitters_.find(to);
   if (it == submitters_.end() || !it->second->channel.stream()) return;
@@ -539,25 +519,13 @@ void Runtime::PutAfter(ProcessId to, std::string& payload) {
 
 void Runtime::Flush() {
   std::lock_guard sending(send_mutex_);
-  std::vector<std::pair<Message, std::vector<UniqueFd>>> messages;
+  std::vector<Outbox::Entry> messages;
   std::vector<Peer*> peers;
   {
     std::lock_guard lock(mutex_);
     peers = TakePeersToNotify();
-    // Routed messages first: borrowers must be registered before the lease of the worker concerned is returned. If this
-    // process dies in between, the worker dies with it and is forgotten; after the return nothing would take that back.
-    for (auto& [to, payload] : peer_outbox_) {
-      if (streams_) PutAfter(to, payload);
-      messages.emplace_back(RouteTo{.to = to, .payload = std::move(payload)}, std::vector<UniqueFd>());
-    }
-    peer_outbox_.clear();
-    for (auto& message : outbox_) messages.push_back(std::move(message));
-    outbox_.clear();
-    if (!free_outbox_.empty()) {
-      messages.emplace_back(FreeObjects{.locations = std::move(free_outbox_)}, std::vector<UniqueFd>());
-      free_outbox_.clear();
-    }
-    has_outgoing_.store(false, std::memory_order_relaxed);
+    if (streams_) outbox_.ForEachRouted([this](ProcessId to, std::string& payload) { PutAfter(to, payload); });
+    messages = outbox_.Take();
     stats_.messages_sent += messages.size();
   }
   for (Peer* peer : peers) {

@@ -167,7 +167,7 @@ void SimulatedProcess::Perform() {
         if (action.location.segment.value == id.value) {
           world.Freed(action.location);
         } else {
-          free_outbox_.push_back(action.location);
+          outbox_.Free(action.location);
         }
         break;
       case ActionKind::kAddBorrower:

@@ -36,6 +36,7 @@ SimulatedProcess::SimulatedProcess(World& the_world, ProcessId the_id, bool driv
   machine.faults = world.options.worker_faults;
   inquiries_.faults.judge_from_one_pass = world.options.judge_from_one_pass;
   inquiries_.set_self(the_id);
+  outbox_.gather_bytes = 0;  // it may die between any two of them
   owner.max_pushed = world.most_pushed;
   owner.max_pushed_calls = std::max(world.most_pushed, world.room);
   function_ = owner.InternFunction(Function{.key = {1, 1}, .name = "f"});
@@ -52,9 +53,10 @@ void SimulatedProcess::SayReady() {
 
 void SimulatedProcess::Die() {
   world.Note("dies", id.value);
-  NoteLosses();
+  const auto unsent = outbox_.Take();
+  NoteLosses(unsent);
   if (!left) world.Helped();
-  for (const Message& message : routed_outbox_) OrphanMentions(message);
+  for (const auto& [message, fds] : unsent) OrphanMentions(message);
   for (const Message& message : sending_) OrphanMentions(message);
   OrphanPushed();
   if (body_ && body_->ended && !body_->replied) OrphanMentions(body_->reply, body_->channel->submitter);
@@ -81,12 +83,10 @@ void SimulatedProcess::Absolve() {
   if (!condemned && !body_ && globals_.empty() && owner.live_objects() == 0) doomed = false;
 }
 
-void SimulatedProcess::NoteLosses() {
+void SimulatedProcess::NoteLosses(const std::vector<Outbox::Entry>& unsent) {
   auto lost = [this](Happening happening) { world.coverage.Met(happening, FaultKind::kCrash); };
   for (const Incoming& incoming : inbox) lost(HappeningOf(incoming.message));
-  for (const Message& message : outbox_) lost(HappeningOf(message));
-  for (const Message& message : routed_outbox_) lost(HappeningOf(message));
-  if (!free_outbox_.empty()) lost(Happening::kFreeObjects);
+  for (const auto& [message, fds] : unsent) lost(HappeningOf(message));
   auto channel_lost = [&](const SimulatedChannel& channel) {
     for (const SimulatedTask& task : channel.tasks) {
       if (task.state != SimulatedTask::kRevoked) lost(Happening::kTask);
@@ -362,20 +362,10 @@ void SimulatedProcess::ChannelEnded(SimulatedChannel& channel) {
   });
 }
 
-void SimulatedProcess::Send(Message message) { outbox_.push_back(std::move(message)); }
-
-void SimulatedProcess::Route(ProcessId to, const PeerMessage& message) {
-  std::string payload;
-  EncodePeerMessage(message, payload);
-  routed_outbox_.push_back(RouteTo{.to = to, .payload = std::move(payload)});
-}
-
 void SimulatedProcess::Flush() {
-  if (outbox_.empty() && routed_outbox_.empty() && free_outbox_.empty()) return;
+  if (!outbox_.any()) return;
   CrashIf(CrashPoint::kBeforeSend);
-  for (Message& message : std::exchange(routed_outbox_, {})) sending_.push_back(std::move(message));  // before leases
-  for (Message& message : std::exchange(outbox_, {})) sending_.push_back(std::move(message));
-  if (!free_outbox_.empty()) sending_.push_back(FreeObjects{.locations = std::exchange(free_outbox_, {})});
+  for (auto& [message, fds] : outbox_.Take()) sending_.push_back(std::move(message));
   while (!sending_.empty()) {
     Message message = std::move(sending_.front());
     sending_.pop_front();

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "runtime/inquiries.h"
+#include "runtime/outbox.h"
 #include "runtime/owner.h"
 #include "runtime/worker_machine.h"
 #include "simulator/world.h"
@@ -60,7 +61,7 @@ class SimulatedProcess : private Inquiries::Host {
   }
   std::string Describe();
   void AfterEvent();
-  void NoteLosses();  // for the coverage: what it takes with it
+  void NoteLosses(const std::vector<Outbox::Entry>& unsent);  // for the coverage: what it takes with it
   void DoomLeased(bool condemn);
   void ChannelEnded(SimulatedChannel& channel);  // its stream; to one that lives
   void Absolve();                                // its lease was returned in order, and it keeps nothing
@@ -138,8 +139,8 @@ class SimulatedProcess : private Inquiries::Host {
   void Link();
   void Handle(Message& message);
   void HandlePeerMessage(ProcessId from, const PeerMessage& message);
-  void Send(Message message);
-  void Route(ProcessId to, const PeerMessage& message);
+  void Send(Message message) { outbox_.Send(std::move(message)); }
+  void Route(ProcessId to, const PeerMessage& message) { outbox_.Route(to, message); }
   void Flush();
   void OrphanMentions(const Message& message);  // it will not arrive
   void OrphanMentions(const SimulatedReply& reply, ProcessId submitter);
@@ -225,9 +226,8 @@ class SimulatedProcess : private Inquiries::Host {
   const bool driver_;
   const Function* function_;
   Actions actions_;
-  std::vector<Message> outbox_, routed_outbox_;
+  Outbox outbox_;
   std::deque<Message> sending_;  // while it flushes
-  std::vector<Location> free_outbox_;
   std::vector<Object*> dropped_;
   std::vector<uint64_t> pending_;  // instances submitted and not seen to be finished
   uint64_t known_finished_ = 0;
