@@ -18,17 +18,16 @@ constexpr int64_t kLastRepliesNs = 2'000'000'000;
 }  // namespace
 
 Executor::Executor(Runtime& runtime, TaskRunner& runner)
-    : runtime_(runtime), runner_(runner), marks_(*runtime.doorbell_) {
-  std::lock_guard lock(runtime_.mutex_);
-  runtime_.executor_ = this;
-  runtime_.executor_thread_ = std::this_thread::get_id();
-  for (auto& [process, peer] : runtime_.submitters_) adopted_.push_back(peer.get());
+    : runtime_(runtime), runner_(runner), marks_(runtime_.doorbell()) {
+  std::lock_guard lock(runtime_.mutex());
+  runtime_.Attach(this);
+  runtime_.ForEachSubmitter([this](Runtime::Peer* peer) { adopted_.push_back(peer); });
   news_.store(!adopted_.empty());
 }
 
 Executor::~Executor() {
-  std::lock_guard lock(runtime_.mutex_);
-  runtime_.executor_ = nullptr;
+  std::lock_guard lock(runtime_.mutex());
+  runtime_.Detach();
 }
 
 void Executor::Adopt(Runtime::Peer* peer) {
@@ -55,10 +54,10 @@ void Executor::Run() {
   // The last replies must reach the other side before this process ends.
   std::vector<SharedStream*> streams;
   {
-    std::lock_guard lock(runtime_.mutex_);
-    for (auto& [process, peer] : runtime_.submitters_) {
+    std::lock_guard lock(runtime_.mutex());
+    runtime_.ForEachSubmitter([&streams](Runtime::Peer* peer) {
       if (peer->channel.stream() && !peer->dead) streams.push_back(peer->channel.stream());
-    }
+    });
   }
   const int64_t deadline_ns = NowNs() + kLastRepliesNs;
   for (SharedStream* stream : streams) stream->AwaitSent(deadline_ns);
@@ -67,7 +66,7 @@ void Executor::Run() {
 void Executor::RunUntilLeaving() {
   for (;;) {
     if (news_.load(std::memory_order_acquire)) {
-      std::lock_guard lock(runtime_.mutex_);
+      std::lock_guard lock(runtime_.mutex());
       TakeAdopted();
     }
     if (Step()) {
@@ -82,14 +81,14 @@ void Executor::RunUntilLeaving() {
 
 int Executor::Poll(int limit) {
   if (news_.load(std::memory_order_acquire)) {
-    std::lock_guard lock(runtime_.mutex_);
+    std::lock_guard lock(runtime_.mutex());
     TakeAdopted();
   }
   int count = 0;
   while (count < limit && Step()) ++count;
   if (count < limit) WakeSubmitters();
   if (exit_.load(std::memory_order_acquire) || runtime_.stopped()) {
-    std::lock_guard lock(runtime_.mutex_);
+    std::lock_guard lock(runtime_.mutex());
     if (MayLeave()) return -1;
   }
   return count;
@@ -116,7 +115,7 @@ bool Executor::AnythingToTake() {
 
 void Executor::Wake() {
   woken_.store(true);
-  runtime_.waiters_.TellPoller();
+  runtime_.waiters().TellPoller();
 }
 
 bool Executor::MayLeave() {
@@ -129,7 +128,7 @@ bool Executor::MayLeave() {
     if (!running_.empty()) return false;
   }
   // Objects of ours that others borrow keep this process; so do tasks that it has submitted, and its actors.
-  Owner& owner = *runtime_.owner_;
+  Owner& owner = runtime_.owner();
   return owner.live_tasks() == 0 && !owner.AnyBorrowed() && !owner.AnyActors();
 }
 
@@ -139,7 +138,7 @@ void Executor::ForgetEndedSubmitters() {
   submitter_ended_.store(false);
   std::vector<std::unique_ptr<Submitter>> ended;
   {
-    std::lock_guard lock(runtime_.mutex_);
+    std::lock_guard lock(runtime_.mutex());
     TakeAdopted();
     for (std::unique_ptr<Submitter>& submitter : submitters_) {
       if (!submitter->peer->dead) continue;
@@ -177,12 +176,12 @@ bool Executor::Idle(int64_t deadline_ns) {
   // Without work: take what concerns this process as an owner, then sleep for all.
   WakeSubmitters();
   if (submitter_ended_.load()) ForgetEndedSubmitters();
-  std::unique_lock lock(runtime_.mutex_);
+  std::unique_lock lock(runtime_.mutex());
   runtime_.Drain();
   if (MayLeave()) return false;
   if (news_.load(std::memory_order_relaxed)) return true;
   // Another thread of ours may poll for all, but it does not look for tasks: we poll instead of it.
-  Waiters& waiters = runtime_.waiters_;
+  Waiters& waiters = runtime_.waiters();
   waiters.Claim(idle_);
   const bool has_rival = waiters.poller() != nullptr;
   if (has_rival) {
@@ -199,16 +198,16 @@ bool Executor::Idle(int64_t deadline_ns) {
   }
   idle_.woken.store(0);
   waiters.BeginPolling(idle_);
-  runtime_.doorbell_->DisarmBackground();
-  runtime_.SetWakeUps(runtime_.eager_waits_ > 0);
-  // No bell rings for a copy. One that came after Step looked is seen here; a later one counts as news.
+  runtime_.doorbell().DisarmBackground();
+  runtime_.SetWakeUps();
+  // No bell rings for a copy. One that came after Step had looked is seen here, a later one is news.
   const uint32_t seen = waiters.news() - (std::exchange(copy_came_, false) ? 1 : 0);
   lock.unlock();
   runtime_.Flush();
   if (!has_rival) runner_.BeforeSleep();
   const auto something = [&] { return runtime_.AnyDue() || waiters.news() != seen || woken_.load(); };
   if (!may_spin_.load(std::memory_order_relaxed) || !spin_.Spin(runtime_.SpinLimitNs(), [&] {
-        return runtime_.doorbell_->AnyRung() || something() || runtime_.ReadStreams();
+        return runtime_.doorbell().AnyRung() || something() || runtime_.ReadStreams();
       })) {
     SleepOutcome slept = runtime_.SleepAsWaiter(WaiterState::kAsleepIdle, deadline_ns, something);
     was_disturbed_ = slept == SleepOutcome::kInterrupted;
@@ -226,7 +225,7 @@ bool Executor::Idle(int64_t deadline_ns) {
   lock.unlock();
   runner_.AfterSleep();
   // Bits only say that there is something; Step looks into every channel.
-  runtime_.doorbell_->TakeRung(Audience::kExecutor, [](uint32_t) {});
+  runtime_.doorbell().TakeRung(Audience::kExecutor, [](uint32_t) {});
   return true;
 }
 
@@ -262,7 +261,7 @@ bool Executor::Step() {
 
 bool Executor::MayTake(Submitter& submitter, const Frame& frame) {
   if (static_cast<FrameType>(frame.type) != FrameType::kTask) return true;
-  if (runtime_.in_cluster_ && !ArgumentsAreHere(submitter, frame, false)) return false;
+  if (runtime_.in_cluster() && !ArgumentsAreHere(submitter, frame, false)) return false;
   if (constructed_ && !mode_.concurrent) return true;
   auto what = submitter.templates.find(ByteReader(frame.bytes).Fixed<TaskHead>().template_number);
   if (what == submitter.templates.end() || what->second->kind != TemplateKind::kCall) return true;
@@ -327,7 +326,7 @@ void Executor::Define(Submitter& submitter, std::string_view bytes) {
   what->retry_exceptions = in.Bytes();
   what->stored_body = in.Fixed<Location>();
   what->body = in.Bytes();
-  what->event_name = runtime_.log_.NameId(what->name);
+  what->event_name = runtime_.log().NameId(what->name);
   if (in.ok() && in.AtEnd()) submitter.templates[number] = std::move(what);
 }
 
@@ -380,7 +379,7 @@ bool Executor::HandBackQueued() {
   if (is_actor_) return true;  // its calls can run nowhere else
   bool all = true;
   TakeAdopted();
-  runtime_.doorbell_->TakeRung(Audience::kExecutor, [](uint32_t) {});
+  runtime_.doorbell().TakeRung(Audience::kExecutor, [](uint32_t) {});
   for (auto& submitter : submitters_) {
     Frame frame;
     while (submitter->peer->channel.Peek(&frame)) {
@@ -472,16 +471,16 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   }
 
   if (!borrowed.empty() || !stored.empty()) {
-    std::unique_lock lock(runtime_.mutex_);
-    Owner& owner = *runtime_.owner_;
+    std::unique_lock lock(runtime_.mutex());
+    Owner& owner = runtime_.owner();
     for (ObjectId id : borrowed) machine_.Accept(owner, id, true, execution.references);
     for (Pending& pending : stored) {
       Object* object = machine_.Accept(owner, pending.id, false, execution.references);
       call.dependencies[pending.argument].object = object;
       // A copy from another node is counted elsewhere.
       if (!runtime_.IsElsewhere(pending.location) && owner.MustBeRegistered(pending.id)) orphans.push_back(pending.id);
-      if (!object || !runtime_.in_cluster_ || !runtime_.IsElsewhere(pending.location)) continue;
-      Copies::Copy* copy = runtime_.copies_.Find(pending.location);
+      if (!object || !runtime_.in_cluster() || !runtime_.IsElsewhere(pending.location)) continue;
+      Copies::Copy* copy = runtime_.copies().Find(pending.location);
       if (copy == nullptr) continue;  // MapStored will wait for it
       if (copy->state == Copies::Copy::State::kFailed) {
         if (impossible.empty() || !copy->node_gone) impossible = *copy->error;
@@ -506,8 +505,8 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
     if (!data && std::find(orphans.begin(), orphans.end(), pending.id) != orphans.end()) {
       // Freed before we could register, and it cannot be made again.
       {
-        std::lock_guard lock(runtime_.mutex_);
-        impossible = runtime_.owner_->WhyOrphaned(pending.id);
+        std::lock_guard lock(runtime_.mutex());
+        impossible = runtime_.owner().WhyOrphaned(pending.id);
       }
       all_gone = false;
       break;
@@ -534,11 +533,11 @@ Executor::Begun Executor::Begin(Execution& execution, Submitter& submitter, std:
   if (lost || to_be_made) {
     PopTask(submitter);
     {
-      std::unique_lock lock(runtime_.mutex_);
-      machine_.Decline(*runtime_.owner_, execution.references, runtime_.actions_);
+      std::unique_lock lock(runtime_.mutex());
+      machine_.Decline(runtime_.owner(), execution.references, runtime_.actions());
       runtime_.Perform();
     }
-    if (runtime_.outbox_.any()) runtime_.Flush();
+    runtime_.FlushIfAny();
     if (to_be_made) {
       HandBack(submitter, head.task, ReplyKind::kArgumentLost, gone, impossible);
     } else {
@@ -585,7 +584,7 @@ void Executor::RunTask(Submitter& submitter, std::string_view bytes) {
     return Reply(main_, true);
   }
   PopTask(submitter);
-  runtime_.owner_->set_depth(main_.call.depth + 1);
+  runtime_.owner().set_depth(main_.call.depth + 1);
   Runtime::SetCurrentExecution(main_.call.execution);
   current_execution_.store(main_.call.execution, std::memory_order_relaxed);
   current_submitter_.store(main_.call.submitter.value, std::memory_order_release);
@@ -604,13 +603,13 @@ void Executor::Constructed(Execution& execution) {
   const bool ok = execution.outcome.kind == ReplyKind::kValues;
   if (ok) {
     ActorMode mode = runner_.mode();
-    std::lock_guard lock(runtime_.mutex_);  // Slots
+    std::lock_guard lock(runtime_.mutex());  // Slots
     constructed_ = true;
     mode_ = std::move(mode);
     for (const auto& [name, limit] : mode_.groups) groups_[name].limit = limit;
   }
   {
-    std::unique_lock lock(runtime_.mutex_);
+    std::unique_lock lock(runtime_.mutex());
     runtime_.Send(ActorConstructed{.actor = lease_.actor, .ok = ok, .error = execution.outcome.error});
   }
   runtime_.Flush();

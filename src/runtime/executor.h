@@ -37,6 +37,7 @@
 #include "runtime/output_marks.h"
 #include "runtime/runtime.h"
 #include "runtime/worker_machine.h"
+#include "runtime/worker_port.h"
 
 namespace weft::core {
 
@@ -254,7 +255,7 @@ class Executor {
   // Whether the task at the front has run here before without harm.
   static bool IsProven(const Submitter& submitter, std::string_view bytes);
 
-  Runtime& runtime_;
+  Runtime::WorkerPort runtime_;
   TaskRunner& runner_;
   std::vector<std::unique_ptr<Submitter>> submitters_;
   size_t next_ = 0;

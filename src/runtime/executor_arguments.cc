@@ -42,9 +42,9 @@ std::vector<Location> AwayFrom(NodeNumber here, const Submitter& submitter, std:
 
 // Begins the new fetches before it ends the old ones: one that is in both lists is not fetched twice.
 void Executor::Await(std::vector<Location>& awaited, std::vector<Location> wanted) {
-  for (const Location& location : wanted) runtime_.copies_.AddUser(location);
+  for (const Location& location : wanted) runtime_.copies().AddUser(location);
   for (const Location& location : std::exchange(awaited, std::move(wanted))) {
-    runtime_.copies_.RemoveUser(location);
+    runtime_.copies().RemoveUser(location);
   }
 }
 
@@ -59,20 +59,20 @@ bool Executor::ArgumentsAreHere(Submitter& submitter, const Frame& frame, bool e
   if (away.empty() && submitter.awaited.empty() && submitter.ahead.empty()) return true;
   bool here = true;
   {
-    std::lock_guard lock(runtime_.mutex_);
+    std::lock_guard lock(runtime_.mutex());
     if (away != submitter.awaited) {
       Await(submitter.awaited, std::move(away));
       submitter.awaited_early = early;
     } else if (!early && std::exchange(submitter.awaited_early, false)) {
       // There may have been no room beside what the task before it used.
-      for (const Location& location : submitter.awaited) runtime_.copies_.Ask(location);
+      for (const Location& location : submitter.awaited) runtime_.copies().Ask(location);
     }
     for (const Location& location : submitter.awaited) {
-      here = here && !runtime_.copies_.IsAsked(location);
+      here = here && !runtime_.copies().IsAsked(location);
     }
   }
   if (early || !here) AwaitAhead(submitter);
-  if (runtime_.outbox_.any()) runtime_.Flush();
+  runtime_.FlushIfAny();
   return here;
 }
 
@@ -93,20 +93,20 @@ void Executor::AwaitAhead(Submitter& submitter) {
   std::sort(away.begin(), away.end());
   away.erase(std::unique(away.begin(), away.end()), away.end());
   if (away == submitter.ahead) return;
-  std::lock_guard lock(runtime_.mutex_);
+  std::lock_guard lock(runtime_.mutex());
   Await(submitter.ahead, std::move(away));
 }
 
 // The task at the front has its arguments, or will not run here. Those of the next tasks come while this one runs.
 void Executor::PopTask(Submitter& submitter) {
   submitter.peer->channel.Pop();
-  if (!runtime_.in_cluster_) return;
+  if (!runtime_.in_cluster()) return;
   Frame next;
   if (submitter.peer->channel.Peek(&next) && static_cast<FrameType>(next.type) == FrameType::kTask) {
     ArgumentsAreHere(submitter, next, true);
   } else if (!submitter.awaited.empty() || !submitter.ahead.empty()) {
     {
-      std::lock_guard lock(runtime_.mutex_);
+      std::lock_guard lock(runtime_.mutex());
       StopAwaiting(submitter);
     }
     runtime_.Flush();

@@ -100,13 +100,13 @@ void Executor::CancelRunning(ProcessId submitter, uint64_t task, bool force, boo
     num_early_cancels_.store(static_cast<uint32_t>(early_cancels_.size()));
   }
   if (force && !is_actor_) ::_exit(kForcedExit);
-  if (recursive) runtime_.owner_->CancelChildren(found, force, CoarseNowNs(), runtime_.actions_);
+  if (recursive) runtime_.owner().CancelChildren(found, force, CoarseNowNs(), runtime_.actions());
   runner_.Interrupt(found);
-  runtime_.waiters_.WakeAll();  // it may wait for objects
+  runtime_.waiters().WakeAll();  // it may wait for objects
 }
 
 void Executor::TakeEarlyCancel(ProcessId submitter, uint64_t task, uint64_t execution) {
-  std::lock_guard lock(runtime_.mutex_);
+  std::lock_guard lock(runtime_.mutex());
   auto found = std::find_if(early_cancels_.begin(), early_cancels_.end(), [&](const EarlyCancel& cancel) {
     return cancel.task == task && cancel.submitter == submitter;
   });

@@ -135,16 +135,16 @@ void Executor::HandBack(Submitter& submitter, uint64_t task, ReplyKind kind, con
 void Executor::NoteBegin(Execution& execution) {
   const TaskCall& call = execution.call;
   execution.event =
-      runtime_.log_.Begin(call.submitter, call.task, execution.returns.empty() ? 0 : execution.returns[0].index,
-                          call.what->event_name, call.attempt);
+      runtime_.log().Begin(call.submitter, call.task, execution.returns.empty() ? 0 : execution.returns[0].index,
+                           call.what->event_name, call.attempt);
 }
 
 void Executor::Reply(Execution& execution, bool in_language) {
   const ReplyKind kind = execution.outcome.kind;
   const uint32_t run_ns =
-      runtime_.log_.End(execution.event, kind == ReplyKind::kValues || kind == ReplyKind::kExited ? EventOutcome::kOk
-                                         : kind == ReplyKind::kCancelled ? EventOutcome::kCancelled
-                                                                         : EventOutcome::kError);
+      runtime_.log().End(execution.event, kind == ReplyKind::kValues || kind == ReplyKind::kExited ? EventOutcome::kOk
+                                          : kind == ReplyKind::kCancelled ? EventOutcome::kCancelled
+                                                                          : EventOutcome::kError);
   execution.call.what->brief.store(run_ns > 0 && run_ns < kBriefNs, std::memory_order_relaxed);
   TaskOutcome& outcome = execution.outcome;
   Submitter& submitter = *execution.submitter;
@@ -152,7 +152,7 @@ void Executor::Reply(Execution& execution, bool in_language) {
   const bool leaves = outcome.kind == ReplyKind::kExited;
   if (leaves) {
     {
-      std::unique_lock lock(runtime_.mutex_);
+      std::unique_lock lock(runtime_.mutex());
       runtime_.Send(ActorExiting{.actor = lease_.actor});
     }
     runtime_.Flush();
@@ -161,8 +161,8 @@ void Executor::Reply(Execution& execution, bool in_language) {
   // seen to be dead below, and they go at once, as no reply has told of them. After that they are found by the link
   // thread when it hears of the death (Runtime::FindOrphans), which marks the submitter as dead before it looks.
   for (TaskReturn& value : outcome.values) {
-    if (value.room.data && runtime_.writer_.Seal(value.room.location) && submitter.peer->dead) {
-      runtime_.writer_.Free(value.room.location);
+    if (value.room.data && runtime_.writer().Seal(value.room.location) && submitter.peer->dead) {
+      runtime_.writer().Free(value.room.location);
     }
   }
 
@@ -172,11 +172,10 @@ void Executor::Reply(Execution& execution, bool in_language) {
   bool references = !execution.references.empty();
   for (TaskReturn& value : outcome.values) references = references || !value.contained.empty();
   if (references) {
-    std::unique_lock lock(runtime_.mutex_);
-    Owner& owner = *runtime_.owner_;
-    Actions& actions = runtime_.actions_;
-    // The receiver becomes a borrower of the references inside our values before this process gives back any of its
-    // own.
+    std::unique_lock lock(runtime_.mutex());
+    Owner& owner = runtime_.owner();
+    Actions& actions = runtime_.actions();
+    // The receiver of our values borrows what is inside them, before we let go of anything.
     for (TaskReturn& value : outcome.values) {
       for (Object* object : value.contained) owner.AddBorrower(object, from, actions);
     }
@@ -187,7 +186,7 @@ void Executor::Reply(Execution& execution, bool in_language) {
     runtime_.Perform();
   }
   // What was routed must be on its way before the reply, so that an owner hears of a borrower before it can lose it.
-  if (runtime_.outbox_.any()) runtime_.Flush();
+  runtime_.FlushIfAny();
 
   uint32_t size = sizeof reply + static_cast<uint32_t>(outcome.error.size() + given_back.size() * sizeof(GivenBack) +
                                                        retained.size() * sizeof(uint64_t));
@@ -237,7 +236,7 @@ void Executor::Reply(Execution& execution, bool in_language) {
   }
   if (leaves) {
     submitter.peer->channel.Notify(Audience::kAnyone);
-    std::lock_guard lock(runtime_.mutex_);
+    std::lock_guard lock(runtime_.mutex());
     ExitWhenIdle(true);
   }
 }

@@ -17,9 +17,7 @@ class InquiriesTest : public testing::Test, protected Inquiries::Host {
   InquiriesTest() { inquiries_.set_self(kSelf); }
 
   void TakeReplies() override { log_.push_back("take replies"); }
-  void AskShape(uint64_t number, const ResourceAmounts&) override {
-    log_.push_back(std::to_string(number) + " shape");
-  }
+  void AskShape(uint64_t number, const ResourceAmounts&) override { log_.push_back(std::to_string(number) + " shape"); }
   void AskWhy(uint64_t number, ObjectId subject) override {
     const std::string kind = subject.index == 0 ? "process " : "object ";
     log_.push_back(std::to_string(number) + " " + kind + std::to_string(subject.owner.value));

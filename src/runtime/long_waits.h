@@ -142,13 +142,13 @@ class LongWaits {
   std::map<uint64_t, Waiting*> threads_;          // by number
   std::set<std::pair<int64_t, uint64_t>> looks_;  // when to look at which of them
   std::unordered_map<Object*, std::map<uint64_t, Waiting*>> groups_;
-  Waiting* looked_at_ = nullptr;              // its inquiry is open
-  int64_t next_look_ns_ = 0;                  // not before
-  std::map<uint64_t, Awaiting> coroutines_;   // in the order in which they began to wait
-  bool coroutines_seen_ = false;              // the background thread looks at them now and then
-  bool loop_rests_ = false;                   // as SetLoopRests says
-  uint64_t last_rest_ = 0;                    // counts how often it began to rest
-  std::atomic<bool> loop_asked_{false};       // relaxed: the loop looks again before it sleeps
+  Waiting* looked_at_ = nullptr;             // its inquiry is open
+  int64_t next_look_ns_ = 0;                 // not before
+  std::map<uint64_t, Awaiting> coroutines_;  // in the order in which they began to wait
+  bool coroutines_seen_ = false;             // the background thread looks at them now and then
+  bool loop_rests_ = false;                  // as SetLoopRests says
+  uint64_t last_rest_ = 0;                   // counts how often it began to rest
+  std::atomic<bool> loop_asked_{false};      // relaxed: the loop looks again before it sleeps
 };
 
 }  // namespace weft::core

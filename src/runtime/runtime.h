@@ -117,6 +117,8 @@ struct RuntimeStats {
   uint64_t store_allocated = 0;
 };
 
+class Executor;
+
 class Runtime : private Inquiries::Host, private LongWaits::Host {
  public:
   static Result<std::unique_ptr<Runtime>> StartSession(SessionOptions options);
@@ -269,9 +271,7 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
   // Marks every runtime of the parent as unusable; called in the child of a fork.
   static bool forked();
 
- private:
-  friend class Executor;
-  friend struct Submitter;
+  class WorkerPort;  // the executor's way in (worker_port.h)
   // The other end of a channel: a worker we push tasks to, or (executor) a process that pushes tasks to us.
   struct Peer {
     ProcessId process;
@@ -289,6 +289,7 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
     std::deque<PeerMessage> held_back;
   };
 
+ private:
   Runtime();
   Status ConnectToNode(const std::string& address);
   Status Handshake(const Message& hello);
@@ -309,8 +310,7 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
   // The process has died and the owner no longer has a record of it: its channel goes as soon as no thread uses it.
   void ForgetWorker(ProcessId process);
   void FreeForgotten();
-  void ForgetSubmitter(ProcessId process) { submitters_.erase(process); }  // by the executor, which no longer uses it
-  std::vector<Peer*> TakePeersToNotify();  // the caller notifies each and counts it in notices_ended
+  std::vector<Peer*> TakePeersToNotify();  // to be counted in notices_ended when they were
   void DropClosedSegments();
   void AddPeer(std::unique_ptr<Peer> peer, bool first_side);
   void HandlePeerMessages(ProcessId from, std::string_view payload);
@@ -433,7 +433,7 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
   std::vector<Peer*> to_notify_;
   std::vector<Peer*> due_list_;  // workers with tasks of ours; also read by the poller without the lock
   Outbox outbox_;
-  std::vector<Peer*> holding_back_;  // have something in held_back
+  std::vector<Peer*> holding_back_;                        // have something in held_back
   std::unordered_map<SegmentId, uint8_t> segment_states_;  // 1 asked for, 2 mapped, 3 does not exist
   std::set<SegmentId> closed_segments_;                    // to be unmapped
   Copies copies_{[this](Message message) { Send(std::move(message)); }};
@@ -505,7 +505,7 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
   std::thread link_thread_;
   std::thread background_thread_;
   std::thread::id executor_thread_;
-  class Executor* executor_ = nullptr;
+  Executor* executor_ = nullptr;
 };
 
 }  // namespace weft::core

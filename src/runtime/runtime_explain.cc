@@ -1,5 +1,5 @@
-// Runtime: explaining. Finds out what a wait waits for and whether it can end (LongWaits says when, Inquiries asks), and
-// answers the same questions of others.
+// Runtime: explaining. Finds out what a wait waits for and whether it can end (LongWaits says when, Inquiries asks),
+// and answers the same questions of others.
 //
 // The thread that waits lists its wait and sleeps on; the background thread begins the inquiries, and wakes the thread
 // if its wait can never end. Answers are taken in by the link thread, which also answers others, under the lock and
