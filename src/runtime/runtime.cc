@@ -413,14 +413,11 @@ Object* Runtime::FindLocked(ObjectId id) {
 void Runtime::HoldOrphan(ObjectId id) {
   std::unique_lock lock(mutex_);
   if (!owner_->MustBeRegistered(id)) return;
-  const uint64_t request = next_question_++;
+  const uint64_t question = questions_.Begin();
   owner_->Registered(id);
-  Send(core::HoldOrphan{.request = request, .object = id});
-  WaitOutcome outcome;
-  do {
-    outcome = WaitForNews(lock, -1, [&] { return orphans_held_.contains(request); });
-  } while (outcome == WaitOutcome::kInterrupted);
-  orphans_held_.erase(request);
+  Send(core::HoldOrphan{.request = question, .object = id});
+  // Nothing is to be done if the session has ended instead.
+  static_cast<void>(AwaitAnswer<OrphanHeld>(lock, question, {}));
 }
 
 void Runtime::DropReference(Object* object) {

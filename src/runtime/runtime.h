@@ -45,6 +45,7 @@
 #include "runtime/outbox.h"
 #include "runtime/owner.h"
 #include "runtime/peer_channel.h"
+#include "runtime/questions.h"
 #include "runtime/spin.h"
 #include "runtime/waiters.h"
 #include "transport/doorbell.h"
@@ -380,12 +381,13 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
                       std::span<Object* const> dependencies);
   bool StandInIsReady(ObjectId id);
   void HandOverReady();
+  // What the daemon says to a question that was sent. kTimeout: `give_up` said so; an actor that is created all the
+  // same is let go by its handle. kGone: the session has ended.
   template <class Answer>
-  Result<Answer> AwaitAnswer(std::unique_lock<std::mutex>& lock, std::unordered_map<uint64_t, Answer>& answers,
-                             uint64_t question, const GiveUp& give_up);
+  Result<Answer> AwaitAnswer(std::unique_lock<std::mutex>& lock, uint64_t question, const GiveUp& give_up,
+                             Object* handle = nullptr);
   void ShareLibrary(std::string_view body);  // without the lock
-  // True if the asking thread has given up; `answer` is nullptr if the answer is a list or a library.
-  bool TakeUnwantedAnswer(uint64_t question, const ActorAnswer* answer);
+  void LetGoOfUnwanted(Object* handle, const ActorAnswer& answer);
   Status Reserve(std::unique_lock<std::mutex>& lock, uint64_t bytes);
   Result<Location> CopyFor(const Location& location);  // without the lock
   Result<ValueView> ReadElsewhere(Object* object);     // without the lock
@@ -444,13 +446,8 @@ class Runtime : private Inquiries::Host, private LongWaits::Host {
   std::unordered_map<uint64_t, Reservation> reserving_;      // by request
   std::unordered_map<uint64_t, Result<bool>> reservations_;  // answered
   uint64_t next_reservation_ = 1;
-  uint64_t next_question_ = 1;
-  std::unordered_map<uint64_t, ActorAnswer> actor_answers_;
-  std::unordered_map<uint64_t, ActorList> actor_lists_;
-  std::unordered_map<uint64_t, LibraryAnswer> library_answers_;
-  std::set<uint64_t> orphans_held_;                 // questions that were answered
-  std::set<std::string> shared_libraries_;          // by the identity of the library: the daemon knows of it
-  std::unordered_map<uint64_t, Object*> given_up_;  // abandoned questions, with the handle to be created
+  Questions questions_;
+  std::set<std::string> shared_libraries_;  // by the identity of the library: the daemon knows of it
   struct ActorToHandOver {
     ObjectId actor;
     const TaskTemplate* what = nullptr;

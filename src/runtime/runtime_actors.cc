@@ -52,16 +52,13 @@ Result<Runtime::FoundActor> Runtime::CreateActor(const ActorRequest& request, co
                                            .class_name = request.class_name},
                                           CoarseNowNs(), actions_);
   uint64_t question = 0;
-  if (!request.name.empty()) question = message.request = next_question_++;
+  if (!request.name.empty()) question = message.request = questions_.Begin();
   Send(std::move(message));
   Perform();
   if (question != 0) {
-    Result<ActorAnswer> answer = AwaitAnswer(lock, actor_answers_, question, give_up);
-    if (!answer && answer.error().kind == ErrorKind::kTimeout) {
-      // The daemon may have created it, or will: it is dropped when that is known.
-      given_up_[question] = handle;
-      return answer.error();
-    }
+    // If we give up, the daemon may have created it, or will: it is let go of when that is known.
+    auto answer = AwaitAnswer<ActorAnswer>(lock, question, give_up, handle);
+    if (!answer && answer.error().kind == ErrorKind::kTimeout) return answer.error();
     if (!answer || !answer->error.empty() || answer->actor != handle->id) {
       owner_->AbandonActor(handle, actions_);
       Perform();
@@ -88,7 +85,7 @@ Result<Runtime::FoundActor> Runtime::CreateDetached(const ActorRequest& request,
   if (!why.empty()) return Error{ErrorKind::kInvalid, why};
   std::unique_lock lock(mutex_);
   if (stopped()) return Error{ErrorKind::kGone, "the session has ended"};
-  const uint64_t question = next_question_++;
+  const uint64_t question = questions_.Begin();
   Send(core::CreateActor{.request = question,
                          .actor = {},
                          .to_place = request.to_place,
@@ -102,11 +99,8 @@ Result<Runtime::FoundActor> Runtime::CreateDetached(const ActorRequest& request,
                          .name_space = request.name_space,
                          .class_name = request.class_name,
                          .metadata = request.metadata});
-  Result<ActorAnswer> answer = AwaitAnswer(lock, actor_answers_, question, give_up);
-  if (!answer) {
-    if (answer.error().kind == ErrorKind::kTimeout) given_up_[question] = nullptr;  // it is never handed over
-    return answer.error();
-  }
+  auto answer = AwaitAnswer<ActorAnswer>(lock, question, give_up);
+  if (!answer) return answer.error();  // if we have given up, it is never handed over
   if (!answer->error.empty()) return Error{ErrorKind::kInvalid, answer->error};
   const ObjectId id = answer->actor;
   if (!answer->metadata.empty()) {
@@ -342,10 +336,9 @@ void Runtime::KeepActor(ProcessId, ObjectId id, std::string_view record) {
 Result<Runtime::FoundActor> Runtime::LookupActor(const std::string& name, const std::string& name_space,
                                                  const GiveUp& give_up) {
   std::unique_lock lock(mutex_);
-  uint64_t question = next_question_++;
+  uint64_t question = questions_.Begin();
   Send(core::LookupActor{.request = question, .name = name, .name_space = name_space});
-  Result<ActorAnswer> answer = AwaitAnswer(lock, actor_answers_, question, give_up);
-  if (!answer && answer.error().kind == ErrorKind::kTimeout) given_up_[question] = nullptr;
+  auto answer = AwaitAnswer<ActorAnswer>(lock, question, give_up);
   NotifyPeers(lock);
   if (!answer) return answer.error();
   if (!answer->error.empty()) return Error{ErrorKind::kInvalid, answer->error};
@@ -355,27 +348,24 @@ Result<Runtime::FoundActor> Runtime::LookupActor(const std::string& name, const 
 Result<std::vector<std::pair<std::string, std::string>>> Runtime::ListActors(bool all, const std::string& name_space,
                                                                              const GiveUp& give_up) {
   std::unique_lock lock(mutex_);
-  uint64_t question = next_question_++;
+  uint64_t question = questions_.Begin();
   Send(core::ListActors{.request = question, .all = all, .name_space = name_space});
-  Result<ActorList> answer = AwaitAnswer(lock, actor_lists_, question, give_up);
-  if (!answer && answer.error().kind == ErrorKind::kTimeout) given_up_[question] = nullptr;
+  auto answer = AwaitAnswer<ActorList>(lock, question, give_up);
   NotifyPeers(lock);
   if (!answer) return answer.error();
   return std::move(answer->actors);
 }
 
-// Waits for the daemon's answer to `question`, which was sent. kTimeout: the caller gave up, and must note in given_up_
-// what to do with the answer; kGone: the session has ended.
 template <class Answer>
-Result<Answer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>& lock, std::unordered_map<uint64_t, Answer>& answers,
-                                    uint64_t question, const GiveUp& give_up) {
+Result<Answer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>& lock, uint64_t question, const GiveUp& give_up,
+                                    Object* handle) {
   for (;;) {
-    // A signal that came just before the sleep does not interrupt it, so check for one now and then.
-    WaitOutcome outcome = WaitForNews(lock, NowNs() + kAskAgainNs, [&] { return answers.contains(question); });
-    if (auto found = answers.find(question); found != answers.end()) {
-      Answer answer = std::move(found->second);
-      answers.erase(found);
-      return answer;
+    // A signal that came just before the sleep does not interrupt it, so it is asked for now and then.
+    WaitOutcome outcome = WaitForNews(lock, NowNs() + kAskAgainNs, [&] { return questions_.IsAnswered(question); });
+    if (questions_.IsAnswered(question)) {
+      Message answer = questions_.Take(question);
+      if (auto* expected = std::get_if<Answer>(&answer)) return std::move(*expected);
+      return Error{ErrorKind::kGone, "the node daemon answered another question than was asked"};
     }
     if (outcome != WaitOutcome::kInterrupted && outcome != WaitOutcome::kTimedOut) {
       return Error{ErrorKind::kGone, "the session has ended"};
@@ -384,28 +374,24 @@ Result<Answer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>& lock, std::uno
     lock.unlock();
     const bool gives_up = give_up();
     lock.lock();
-    // If the answer has come in between, take it: what is done must not be undone.
-    if (gives_up && !answers.contains(question)) return Error{ErrorKind::kTimeout, "interrupted"};
+    // If the answer has come in between, it is taken: what is done is not to be undone.
+    if (!gives_up || questions_.IsAnswered(question)) continue;
+    questions_.GiveUp(question, handle);
+    return Error{ErrorKind::kTimeout, "interrupted"};
   }
 }
 
-template Result<LibraryAnswer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>&,
-                                                    std::unordered_map<uint64_t, LibraryAnswer>&, uint64_t,
-                                                    const GiveUp&);
+template Result<LibraryAnswer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>&, uint64_t, const GiveUp&, Object*);
+template Result<OrphanHeld> Runtime::AwaitAnswer(std::unique_lock<std::mutex>&, uint64_t, const GiveUp&, Object*);
 
-bool Runtime::TakeUnwantedAnswer(uint64_t question, const ActorAnswer* answer) {
-  auto found = given_up_.find(question);
-  if (found == given_up_.end()) return false;
-  Object* handle = found->second;
-  given_up_.erase(found);
-  if (!handle) return true;
-  if (!answer->error.empty() || answer->actor != handle->id) {
+// Whoever asked for this actor has given up.
+void Runtime::LetGoOfUnwanted(Object* handle, const ActorAnswer& answer) {
+  if (!answer.error.empty() || answer.actor != handle->id) {
     owner_->AbandonActor(handle, actions_);
     Perform();
   } else {
     DropReference(handle);  // like any unused handle; a detached actor lives on under its name
   }
-  return true;
 }
 
 void Runtime::KillActor(Object* handle, bool no_restart) {

@@ -20,27 +20,21 @@ void Runtime::ShareLibrary(std::string_view body) {
   const std::string identity = library.files[0].identity;
   std::unique_lock lock(mutex_);
   if (shared_libraries_.contains(identity)) return;
-  const uint64_t question = next_question_++;
+  const uint64_t question = questions_.Begin();
   Send(core::ShareLibrary{.request = question, .files = std::move(library.files)});
   const int64_t until_ns = NowNs() + kShareNs;
-  Result<LibraryAnswer> answer =
-      AwaitAnswer(lock, library_answers_, question, [until_ns] { return NowNs() > until_ns; });
-  if (answer) {
-    shared_libraries_.insert(identity);
-  } else if (answer.error().kind == ErrorKind::kTimeout) {
-    given_up_[question] = nullptr;
-  }
+  auto answer = AwaitAnswer<LibraryAnswer>(lock, question, [until_ns] { return NowNs() > until_ns; });
+  if (answer) shared_libraries_.insert(identity);
 }
 
 Result<std::vector<std::string>> Runtime::FindLibrary(const std::vector<ProgramFile>& files, ProcessId submitter,
                                                       const GiveUp& give_up) {
   std::unique_lock lock(mutex_);
   if (stopped()) return Error{ErrorKind::kGone, "the session has ended"};
-  const uint64_t question = next_question_++;
+  const uint64_t question = questions_.Begin();
   Send(core::FindLibrary{.request = question, .submitter = submitter, .files = files});
   // The daemon answers in any case: each step that it waits for has an end.
-  Result<LibraryAnswer> answer = AwaitAnswer(lock, library_answers_, question, give_up);
-  if (!answer && answer.error().kind == ErrorKind::kTimeout) given_up_[question] = nullptr;
+  auto answer = AwaitAnswer<LibraryAnswer>(lock, question, give_up);
   if (!answer) return answer.error();
   if (!answer->error.empty()) return Error{ErrorKind::kInvalid, std::move(answer->error)};
   return std::move(answer->paths);

@@ -140,11 +140,13 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
     owner_->ActorReported(*m, CoarseNowNs(), actions_);
     if (it != workers_.end()) NumberPeer(it->second.get());
   } else if (auto* m = std::get_if<ActorAnswer>(&message)) {
-    if (!TakeUnwantedAnswer(m->request, m)) actor_answers_[m->request] = std::move(*m);
+    const ActorAnswer answer = *m;
+    auto unwanted = questions_.Answered(answer.request, std::move(message));
+    if (unwanted && *unwanted) LetGoOfUnwanted(*unwanted, answer);
   } else if (auto* m = std::get_if<ActorList>(&message)) {
-    if (!TakeUnwantedAnswer(m->request, nullptr)) actor_lists_[m->request] = std::move(*m);
+    questions_.Answered(m->request, std::move(message));
   } else if (auto* m = std::get_if<LibraryAnswer>(&message)) {
-    if (!TakeUnwantedAnswer(m->request, nullptr)) library_answers_[m->request] = std::move(*m);
+    questions_.Answered(m->request, std::move(message));
   } else if (auto* m = std::get_if<LeaseRecalled>(&message)) {
     owner_->LeaseRecalled(m->lease, actions_);
   } else if (auto* m = std::get_if<LeaseRefused>(&message)) {
@@ -210,7 +212,7 @@ void Runtime::Handle(Message message, std::vector<UniqueFd> fds) {
   } else if (auto* m = std::get_if<AskHeld>(&message)) {
     AnswerHeld(m->owner);
   } else if (auto* m = std::get_if<OrphanHeld>(&message)) {
-    orphans_held_.insert(m->request);
+    questions_.Answered(m->request, std::move(message));
   } else if (auto* m = std::get_if<ResultsLeft>(&message)) {
     // After the writer's death, so all its replies were taken.
     owner_->ResultsLeft(m->objects, actions_);

@@ -1,0 +1,39 @@
+// What threads of this process have asked the daemon, and the answers until they are fetched. Pure.
+//
+// Called with the lock of the Runtime. A question is open from Begin until its answer was taken, or until its asker has
+// given up and the answer has come. Does not send, wait, or look into answers.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+#include "wire/messages.h"
+
+namespace weft::core {
+
+struct Object;
+
+class Questions {
+ public:
+  uint64_t Begin() { return next_++; }
+  bool IsAnswered(uint64_t question) const { return answers_.contains(question); }
+  // Its answer, which has come.
+  Message Take(uint64_t question) { return std::move(answers_.extract(question).mapped()); }
+  // Nobody waits for the answer any more. `handle`: of an actor that may have been created by then.
+  void GiveUp(uint64_t question, Object* handle) { given_up_[question] = handle; }
+  // Nothing, if it is kept for its asker; else the asker has given up, with this handle or none.
+  std::optional<Object*> Answered(uint64_t question, Message&& answer) {
+    if (auto unwanted = given_up_.extract(question)) return unwanted.mapped();
+    answers_.insert_or_assign(question, std::move(answer));
+    return std::nullopt;
+  }
+
+ private:
+  uint64_t next_ = 1;
+  std::unordered_map<uint64_t, Message> answers_;
+  std::unordered_map<uint64_t, Object*> given_up_;
+};
+
+}  // namespace weft::core
