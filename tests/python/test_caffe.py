@@ -12,12 +12,13 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import zipfile
 from pathlib import Path
 
 import pytest
 import weft
 from weft.compat import caffe
-from weft.compat.caffe import NetSpec, _files, to_proto
+from weft.compat.caffe import NetSpec, _files, install, to_proto
 from weft.compat.caffe import layers as L
 from weft.compat.caffe import params as P
 from weft.compat.caffe._binary import DecodeError
@@ -520,3 +521,15 @@ def test_arrays_as_messages():
     assert (caffe.io.blobproto_to_array(blob) == image / 4).all()
     with pytest.raises(ValueError, match="channels, rows and columns"):
         caffe.io.array_to_datum(image[0])
+
+
+def test_install_unpacks_nothing_outside_its_folder(tmp_path):
+    jar, folder = tmp_path / "caffe.jar", tmp_path / "caffe"
+    inside = "org/bytedeco/caffe/linux-x86_64/include/caffe/"
+    with zipfile.ZipFile(jar, "w") as archive:
+        archive.writestr(inside + "net.hpp", "kept")
+        archive.writestr(inside + "../../../outside.hpp", "planted")
+    with zipfile.ZipFile(jar) as archive:
+        install._unpack(archive, folder)
+    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*.hpp")] == ["include/caffe/net.hpp"]
+    assert not list(tmp_path.glob("*.hpp"))

@@ -118,8 +118,8 @@ def _fetch(target: Path) -> None:
 def _unpack(archive: zipfile.ZipFile, target: Path) -> None:
     for name in archive.namelist():
         found = _KEPT.match(name)
-        if not found or name.endswith("/"):
-            continue
+        if not found or name.endswith("/") or ".." in name.split("/"):
+            continue  # also if it would lie outside the folder
         path = target / (found["header"] or found["blas"] or "lib/" + found["library"])
         path.parent.mkdir(parents=True, exist_ok=True)
         with archive.open(name) as source, open(path, "wb") as copy:
