@@ -57,7 +57,7 @@ class RemoteTraceback(Exception):
         return "\n" + self.text.rstrip()
 
 
-RemoteTraceback.__module__ = "weft"  # it is printed, and the place where it is defined says nothing to a user
+RemoteTraceback.__module__ = "weft"  # it is printed, and users do not care where it is defined
 
 
 class ActorExit(SystemExit):
@@ -206,7 +206,7 @@ def _dump_body(exc: BaseException) -> bytes:
             if len(data) <= _MAX_BODY and type(pickle.loads(data)[1]) is cls:
                 return data
         except Exception:
-            pass  # its class is worth more than its own way of pickling, so go on without that
+            pass  # its class matters more than its own way of pickling, so go on without that
     args = exc.args if isinstance(exc.args, tuple) else ()
     state = ("parts", cls, args, _members(exc), dict(getattr(exc, "__dict__", {})))
     try:
@@ -215,7 +215,7 @@ def _dump_body(exc: BaseException) -> bytes:
             return data
     except Exception:
         dumps_closed(cls)  # raises if it is the class that cannot be pickled
-    # Something in it cannot be pickled or is large. Keep what is not, and the text of what is.
+    # Some of its parts cannot be pickled or are large. Keep the others, and the text of these.
     data = dumps_closed(("parts", cls, tuple(map(_or_text, args)), _salvaged(state[3]), _salvaged(state[4])))
     if len(data) > _MAX_BODY:
         raise ValueError(f"it is too large ({len(data)} bytes)")

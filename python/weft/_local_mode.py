@@ -29,7 +29,7 @@ __all__ = [
     "stop",
 ]
 
-_PLAIN = (type(None), bool, int, float, complex, str, bytes)  # no copy would differ
+_PLAIN = (type(None), bool, int, float, complex, str, bytes)  # a copy would not differ
 
 _actors: dict = {}  # id -> _Actor; kept until the session ends
 _names: dict = {}  # (namespace, name) -> _Actor

@@ -357,7 +357,7 @@ _METHOD_CHECKS = {
 }
 _FUNCTIONS, _ACTORS, _METHODS = "remote functions", "actors", "methods of actors"
 _ALL_CHECKS = {_FUNCTIONS: _CHECKS, _ACTORS: _ACTOR_CHECKS, _METHODS: _METHOD_CHECKS}
-# What is called otherwise elsewhere.
+# Options that have other names elsewhere.
 _ADVICE = {
     (_ACTORS, "max_retries"): "max_restarts=, and for its calls max_task_retries=",
     (_ACTORS, "num_returns"): "@weft.method(num_returns=...) at the method, or handle.method.options(num_returns=...)",

@@ -103,7 +103,7 @@ def _prepare() -> None:
     import signal
     import types
 
-    # A fresh, empty __main__: the zygote's own module must not be taken for the user's program.
+    # A fresh, empty __main__: the zygote's own module must not look like the user's program.
     main_module = types.ModuleType("__main__")
     main_module.__dict__["__builtins__"] = __builtins__
     sys.modules["__main__"] = main_module

@@ -1,4 +1,4 @@
-# Everything that weft raises for something that happened while it worked; the C++ API has the same tree.
+# Everything that weft raises for errors at run time; the C++ API has the same tree.
 #
 #   WeftError
 #   ├── TaskError                       the task's own code raised; also an instance of the class it raised

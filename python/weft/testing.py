@@ -227,7 +227,7 @@ class Cluster:
         import json
         import subprocess
 
-        # In memory: nothing is to be left on disk.
+        # In memory: nothing must be left on disk.
         token, log = os.memfd_create("weft-token"), os.memfd_create("weft-log")
         try:
             os.write(token, self._token.encode())

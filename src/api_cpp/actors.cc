@@ -1,4 +1,4 @@
-// Actors, on behalf of actor<T> and Actor<T>.
+// Actors, for the templates actor<T> and Actor<T>.
 #include <deque>
 #include <map>
 #include <mutex>
@@ -17,7 +17,7 @@
 
 namespace weft::detail {
 
-// As bytes: the format's byte, then the rest as a native tuple.
+// In bytes: the format's byte, then the rest as a native tuple.
 struct ActorInfo {
   std::string bytes;
   std::string class_name;  // as C++ writes it
@@ -114,7 +114,7 @@ void SubmitCallOf(SessionState& state, Object* handle, const ActorInfo* info, co
 
 const Bound* BindDefaultCall(Runtime& runtime, FunctionRecord& method, const ActorInfo* info, uint32_t epoch) {
   static std::mutex mutex;
-  static auto* all = new std::deque<Bound>();  // never freed: another thread may just look at an old one
+  static auto* all = new std::deque<Bound>();  // never freed: another thread may be reading an old one
   // Actors of one class with different options may be called in turn: each is bound once.
   static auto* known = new std::map<std::pair<const FunctionRecord*, const ActorInfo*>, const Bound*>();
   std::lock_guard lock(mutex);
@@ -177,7 +177,7 @@ void CheckOptions(const ActorOptions& options) {
   }
 }
 
-// `constructor`: its name, options and function; what the class has in common with all is filled in here.
+// `constructor`: its name, options and function; this fills in what is the same for all classes.
 Runtime::FoundActor Create(SessionState& state, core::TaskTemplate constructor, const ActorOptions& options,
                            bool in_python, std::string_view class_name, const std::string& info, Encoder& arguments) {
   Runtime::ActorRequest request;

@@ -23,7 +23,7 @@
 namespace weft::detail {
 namespace {
 
-// An error must arrive also when the store is full, so it travels inside a frame.
+// An error must arrive even when the store is full, so it travels inside a frame.
 constexpr size_t kMaxText = 20'000;
 
 std::string Shortened(std::string text) {
@@ -64,7 +64,7 @@ void AddBases(const std::type_info& type, std::vector<std::string>& to) {
   }
 }
 
-// What std::throw_with_nested put below an exception, a line each.
+// The exceptions that std::throw_with_nested put below an exception, a line each.
 void AddCauses(const std::exception& error, std::string& to, int depth = 0) {
   auto* nested = dynamic_cast<const std::nested_exception*>(&error);
   if (!nested || !nested->nested_ptr()) return;
@@ -92,7 +92,7 @@ std::string PackCurrentException(const std::string& function, std::string stack)
   try {
     throw;
   } catch (const TaskError& error) {
-    // One that a nested task threw goes on as it is, and says which way it came.
+    // An exception of a nested task is passed on, and says which way it came.
     std::string way = error.stack();
     way.append(way.empty() ? "" : "\n").append("which came through task '").append(function).append("' (in process ");
     way.append(std::to_string(getpid())).append(")");
@@ -187,7 +187,7 @@ FunctionRecord* CppRunner::FunctionOf(core::DefinedTemplate& what, core::Process
   return function;
 }
 
-// As other languages call them.
+// The same for calls from other languages.
 FunctionRecord* CppRunner::MethodByName(const std::string& name) {
   if (name == "__weft_ready__") return &Registered<FunctionBody<SaysItIsReady>>::record;
   if (name == "__weft_terminate__") return &Registered<FunctionBody<exit_actor>>::record;
@@ -197,7 +197,7 @@ FunctionRecord* CppRunner::MethodByName(const std::string& name) {
                    " exports no method '" + name + "' (weft::Library::actor names those that it does)");
 }
 
-// The function itself cannot be had here; inside the handler of the exception that says so.
+// The function itself is not available here; inside the handler of the exception that says so.
 void CppRunner::Refuse(CppCall& call, const char* error_class, const WeftError& error) {
   call.refused = call.what->kind != core::TemplateKind::kCreation;  // how a constructor failed is a user's error
   call.failed = call.refused ? std::string(error_class) + "\ntask " + InProcess(call.what->name) +
@@ -256,7 +256,7 @@ void CppRunner::Invoke(CppCall& call, const std::vector<core::ObjectId>& returns
   const core::DefinedTemplate& what = *call.what;
   SetRunningTask(what.name.c_str());
   for (;;) {
-    // Retries of calls happen here and at once, so that no later call comes between.
+    // Calls are retried here and at once, so that no later call comes in between.
     const bool again = what.kind == core::TemplateKind::kCall && !what.retry_exceptions.empty() && call.function &&
                        call.function->repeatable &&
                        (what.max_retries < 0 || call.attempt < static_cast<uint32_t>(what.max_retries));
@@ -275,7 +275,7 @@ void CppRunner::Invoke(CppCall& call, const std::vector<core::ObjectId>& returns
            "ActorDiedError\nthe actor ended itself by exit_actor() in " + InProcess(what.name));
       break;
     } catch (...) {
-      // Also what it called itself was cancelled with it: that is no error of its own.
+      // The tasks that it called were cancelled with it: that is not an error of its own.
       if (call.is_cancelled() && IsCancellation()) {
         Fail(outcome, core::ReplyKind::kCancelled, CancelledText(what.name));
         break;

@@ -1,4 +1,4 @@
-// Submitting tasks, on behalf of remote<f>.
+// Submits tasks, for the template remote<f>.
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -106,7 +106,7 @@ namespace {
 
 const Bound* BindDefault(FunctionRecord& function, uint32_t epoch) {
   static std::mutex mutex;
-  static auto* all = new std::deque<Bound>();  // never freed: another thread may just look at an old one
+  static auto* all = new std::deque<Bound>();  // never freed: another thread may be reading an old one
   const core::TaskTemplate* what = Bind(function, {});
   std::lock_guard lock(mutex);
   const Bound* bound = &all->emplace_back(Bound{what, nullptr, epoch});

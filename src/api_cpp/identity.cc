@@ -19,7 +19,7 @@ constinit std::atomic<FunctionRecord*> g_functions{nullptr};
 
 struct Module {
   uintptr_t base = 0;
-  std::string id;  // build id, or what stands for it
+  std::string id;  // build id, or a hash instead of it
 };
 
 uint64_t Mix(uint64_t x) {
@@ -147,7 +147,7 @@ std::string BuildOf(const void* place) {
 std::vector<LoadedModule> LoadedLibraries() {
   std::vector<LoadedModule> found;
   auto visit = [](dl_phdr_info* info, size_t, void* list) {
-    // The executable has no name, and what the kernel provides no path.
+    // The executable has no name, and the kernel's own library no path.
     if (info->dlpi_name != nullptr && info->dlpi_name[0] == '/') {
       static_cast<std::vector<LoadedModule>*>(list)->push_back({info->dlpi_name, BuildIdIn(*info)});
     }
@@ -158,7 +158,7 @@ std::vector<LoadedModule> LoadedLibraries() {
 }
 
 core::FunctionKey KeyOf(const FunctionRecord& function) {
-  // The record is data, which no linker folds; the code of two functions may become one.
+  // The record is data, which no linker merges; the code of two functions may become one.
   Module module = ModuleOf(&function);
   uint64_t offset = reinterpret_cast<uintptr_t>(&function) - module.base;
   return Hash(module.id + std::string(reinterpret_cast<const char*>(&offset), sizeof offset));

@@ -17,7 +17,7 @@
 namespace weft::detail {
 namespace {
 
-// A copy may be dropped for want of room between the daemon's answer and our opening it.
+// A copy may be dropped for lack of room between the daemon's answer and our opening it.
 constexpr int kAttempts = 3;
 
 struct Origins {
@@ -42,7 +42,7 @@ std::string BodyOf(const std::string& file, const std::string& build) {
   return origins.bodies.try_emplace(file, std::move(body)).first->second;
 }
 
-// What the library needs, before the loader looks for it: what is loaded is found by its name, wherever it lies.
+// Loads what the library needs before the loader looks for it: it finds loaded libraries by name, wherever they lie.
 void LoadNeeded(const core::LibraryBody& library, const std::vector<std::string>& paths) {
   Origins& origins = TheOrigins();
   for (size_t i = 1; i < paths.size(); ++i) {

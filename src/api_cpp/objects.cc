@@ -1,4 +1,4 @@
-// References, values and waiting, on behalf of the templates in include/weft.
+// References, values and waiting, for the templates in include/weft.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -376,7 +376,7 @@ Failure DescribeFailure(core::ValueKind kind, std::string_view bytes) {
     if (bytes.empty() || data[0] != kNativeFormat) ThrowMalformed();
     Decoder in(data + 1, data + bytes.size());
     ExpectSequence(in, "an error");
-    if (in.Count() < 6) ThrowMalformed();  // more is for the language that it came from
+    if (in.Count() < 6) ThrowMalformed();  // more fields are for the language that it came from
     failure.type_name = Codec<std::string>::Decode(in);
     failure.message = Codec<std::string>::Decode(in);
     failure.function_name = Codec<std::string>::Decode(in);
@@ -410,7 +410,7 @@ bool Read(Object* object, ValueSource& source, Failure& failure) {
       return false;
     }
     if (view->kind == core::ValueKind::kStored || view->kind == core::ValueKind::kInline) {
-      const bool stored = view->kind == core::ValueKind::kStored;  // or was, when it was looked at before
+      const bool stored = view->kind == core::ValueKind::kStored;  // or was, when it was read before
       source = {reinterpret_cast<const uint8_t*>(view->bytes.data()), view->bytes.size(), stored,
                 stored ? object : nullptr};
       return true;
@@ -496,7 +496,7 @@ bool WaitInTask(const std::atomic<bool>& done) {
 void WakeTasks() noexcept {
   Using session;
   SessionState* state = session.get();
-  if (state && g_runner) state->runtime->WakeWaiters();  // else no thread runs a task
+  if (state && g_runner) state->runtime->WakeWaiters();  // otherwise no thread runs a task
 }
 
 void WaitForSome(Object* const* objects, size_t count, size_t wanted, int64_t timeout_ns, bool to_look) {

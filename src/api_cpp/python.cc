@@ -1,4 +1,4 @@
-// Python functions, on behalf of weft::python.
+// Python functions, for weft::python.
 #include "weft/python.h"
 
 #include <cstring>

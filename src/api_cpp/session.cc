@@ -36,7 +36,7 @@ constinit std::atomic<uint32_t> g_last_epoch{0};
 constexpr const char* kWorkerFd = "WEFT_WORKER_FD";
 constexpr const char* kNamespace = "WEFT_NAMESPACE";
 
-// Guards opening and closing, and the sessions that have ended while arrays still look into their memory.
+// Guards opening and closing, and ended sessions whose memory is still used by arrays.
 std::mutex& SessionMutex() {
   static auto* mutex = new std::mutex();
   return *mutex;
@@ -65,7 +65,7 @@ std::string ReadFile(const char* path) {
   return text;
 }
 
-// The path of this executable; if another file stands there by now, a name for the one that runs.
+// The path of this executable; if another file is there by now, a name for the running one.
 std::string OwnExecutable() {
   char path[PATH_MAX];
   ssize_t size = ::readlink("/proc/self/exe", path, sizeof path - 1);
@@ -197,7 +197,8 @@ std::vector<std::string> WorkerOf(const InitOptions& options, const std::string&
   return command;
 }
 
-// The descriptor that makes this process a worker; -1 if it is none. Asked once: what user code starts is no worker.
+// The descriptor that makes this process a worker; -1 if it is none. Read once: programs that user code starts are not
+// workers.
 int TakeWorkerFd() {
   const char* text = std::getenv(kWorkerFd);
   if (!text) return -1;
@@ -211,7 +212,7 @@ int TakeWorkerFd() {
 
 [[noreturn]] void Serve(int fd) {
   InstallCrashReport();
-  // As on a terminal: what a task prints is shown while it runs, under its name, and is not lost in a crash.
+  // As on a terminal: a task's output is shown while it runs, under its name, and is not lost in a crash.
   std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   auto runtime = Runtime::JoinAsWorker(core::UniqueFd(fd));
   if (!runtime) {

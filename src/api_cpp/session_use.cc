@@ -19,7 +19,7 @@ int Membarrier(int command) { return static_cast<int>(::syscall(SYS_membarrier, 
 std::atomic<UserPlace*> g_places{nullptr};
 std::atomic<int> g_given_up{0};  // about how many of them are free: with none, no thread looks for one
 
-// Gives the place up when the thread ends. What runs in the thread still later, and that is little, takes one for good.
+// Gives the place up when the thread ends. The little code that runs in the thread even later takes one for good.
 struct PlaceKeeper {
   ~PlaceKeeper() {
     if (t_user_place == nullptr) return;

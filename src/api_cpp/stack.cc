@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMaxLines = 40;
 constexpr size_t kMaxFunctionName = 300;
 
-// Little, because it takes room in every thread of every program with weft in it.
+// Small, because it takes room in every thread of every program that uses weft.
 thread_local ThrowPoint* t_point = nullptr;
 thread_local const char* t_running = nullptr;
 
@@ -27,7 +27,7 @@ bool IsMachineryOfThrowing(std::string_view name) {
          name.starts_with("std::__throw_") || name.find("__interceptor___cxa_throw") != std::string_view::npos;
 }
 
-// What called the task's function is ours.
+// The callers of the task's function are weft's.
 bool IsBelowTask(std::string_view name) {
   if (constexpr std::string_view kDeduced = "decltype(auto) "; name.starts_with(kDeduced)) {
     name.remove_prefix(kDeduced.size());
@@ -37,7 +37,7 @@ bool IsBelowTask(std::string_view name) {
 
 }  // namespace
 
-// What libstdc++ asks whether a handler for EscapingException takes what was thrown.
+// libstdc++ asks this whether a handler for EscapingException takes the thrown exception.
 class AskedType : public std::type_info {
  public:
   AskedType() : std::type_info("N4weft6detail17EscapingExceptionE") {}
@@ -48,8 +48,8 @@ class AskedType : public std::type_info {
   }
 };
 
-// The object that the compiler takes for the type_info of EscapingException. Made before any other object of the
-// program is, because exceptions may be thrown early.
+// The object that the compiler uses as the type_info of EscapingException. Made before all other objects of the
+// program, because exceptions may be thrown early.
 __attribute__((init_priority(101), used,
                visibility("default"))) AskedType g_asked_type __asm__("_ZTIN4weft6detail17EscapingExceptionE");
 

@@ -24,7 +24,7 @@ using Header = ElfW(Ehdr);
 using Section = ElfW(Shdr);
 using Symbol = ElfW(Sym);
 
-// A file that is mapped for reading. Nothing in it is believed before it was compared with its size.
+// A file that is mapped for reading. All offsets in it are checked against its size before they are used.
 class File {
  public:
   explicit File(const char* path) noexcept {

@@ -19,7 +19,7 @@ PyTypeObject* g_info_type = nullptr;
 PyTypeObject* g_handle_type = nullptr;
 PyTypeObject* g_method_type = nullptr;
 
-// What all calls of one method with one set of options share.
+// Shared by all calls of one method with one set of options.
 struct MethodEntry {
   PyObject* options = nullptr;  // weft._options.MethodOptions
   Py_ssize_t min_args = 0, max_args = -1;
@@ -319,7 +319,7 @@ PyObject* MethodRemote(PyObject* self, PyObject* const* args, Py_ssize_t nargs, 
   if (entry->epoch != g_epoch && !PrepareMethod(method, runtime)) return nullptr;
   Owned replaced;
   if (nargs < entry->min_args || (entry->max_args >= 0 && nargs > entry->max_args) || kwnames) {
-    // Perhaps wrong: Python looks closer.
+    // Perhaps wrong: Python checks in detail.
     PyObject* check = Callback("weft._actor", "check_arguments");
     Owned positional, named;
     if (!check || !AsTupleAndDict(args, nargs, kwnames, positional, named)) return nullptr;
@@ -410,7 +410,7 @@ PyObject* HandleFrom(const Runtime::FoundActor& found) {
   return info ? NewHandle(found.handle, info.get()) : nullptr;
 }
 
-// As a Python exception, if it is not one already: what came of a question to the daemon.
+// Raises the outcome of a question to the daemon as a Python exception, if it is not one already.
 PyObject* RaiseAnswer(const core::Error& error) {
   if (PyErr_Occurred()) return nullptr;
   if (error.kind == core::ErrorKind::kInvalid) {
@@ -460,7 +460,7 @@ PyObject* CreateActor(PyObject*, PyObject* args) {
   request.class_name.assign(class_name, static_cast<size_t>(size));
   what.name = request.class_name + ".__init__";
   request.metadata.assign(PyBytes_AS_STRING(Info(info)->blob), static_cast<size_t>(PyBytes_GET_SIZE(Info(info)->blob)));
-  if (!IsCpp(info)) {  // of a C++ class all of it is in the options already
+  if (!IsCpp(info)) {  // for a C++ class all of it is in the options already
     const auto size_of_blob = static_cast<uint32_t>(what.actor_options.size());
     what.actor_options.insert(0, reinterpret_cast<const char*>(&size_of_blob), sizeof size_of_blob);
     what.actor_options += request.metadata;

@@ -94,7 +94,7 @@ int EncodeArray(PyObject* value, ObjectId id, Encoded& out) {
   if (PyObject_GetBuffer(value, &view, PyBUF_C_CONTIGUOUS) != 0) {
     PyErr_Clear();
     if (PyObject_GetBuffer(value, &view, PyBUF_F_CONTIGUOUS) != 0) {
-      // It has gaps: what is sent has none, so that other languages can read it.
+      // It has gaps: send it without, so that other languages can read it.
       PyErr_Clear();
       Owned dense(PyObject_CallMethod(value, "copy", nullptr));
       return dense ? EncodeArray(dense.get(), id, out) : -1;
@@ -209,7 +209,7 @@ PyObject* Malformed() {
   return nullptr;
 }
 
-// Memory that Python may keep looking at: a view of the stored object, or a copy.
+// Memory that Python may keep: a view of the stored object, or a copy.
 PyObject* KeepableMemory(std::string_view bytes, bool stored, Object* object) {
   if (!stored) return PyBytes_FromStringAndSize(bytes.data(), static_cast<Py_ssize_t>(bytes.size()));
   Runtime::AddReference(object);
@@ -407,7 +407,7 @@ bool EncodeArgument(PyObject* value, EncodedCall& out, const char* function) {
     out.dependencies.push_back(object);
     return true;
   }
-  // The ids of references inside travel beside the arguments once more.
+  // The ids of references inside also travel beside the arguments.
   size_t known = out.contained.size();
   if (out.bytes.size() + known * sizeof(ObjectId) < core::kMaxInlineBytesPerFrame &&
       EncodeNative(value, out.bytes, out.contained, out.inline_references ? core::kMaxInlineBytes : 0)) {

@@ -39,7 +39,7 @@ void Dealloc(PyObject* self) {
   for (uint32_t i = 0; i < state.handles.size(); ++i) {
     if (state.handles[i]) pending.push_back({reinterpret_cast<RefObject*>(state.handles[i])->object, i});
   }
-  // Of an ended session nothing is left to forget; the list of what was resolved outlives us if the runtime needs it.
+  // An ended session has nothing left to forget; the list of resolved objects outlives us if the runtime needs it.
   if (!pending.empty() && state.epoch == g_epoch && g_runtime && !Runtime::forked()) {
     g_runtime->Unwatch(state.resolved, pending);
   }

@@ -51,7 +51,7 @@ PyObject* LoadLibrary(PyObject*, PyObject* args) {
   Py_BEGIN_ALLOW_THREADS try {
     library = runtime ? detail::LoadLibraryOf(*runtime, body, {}, Interrupted)
                       : detail::LoadTaskLibrary(PyBytes_AS_STRING(encoded));
-    // On one machine a library is known by what lies at its path.
+    // On one machine a library is known by the file at its path.
     if (!runtime || !runtime->in_cluster()) body = detail::BodyOf(library);
   } catch (const VersionMismatchError& thrown) {
     error = std::string("VersionMismatchError\n") + thrown.what();

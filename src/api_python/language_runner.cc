@@ -59,7 +59,7 @@ void LanguageRunner::Start(core::Execution& execution) {
 }
 
 void LanguageRunner::Interrupt(uint64_t execution) {
-  // Also if it has not begun: Run looks at what was noted.
+  // Even if it has not begun: Run checks the note.
   if (cpp_actor_ || prepared_cpp_) {
     cpp_->Interrupt(execution);
   } else {

@@ -1,4 +1,4 @@
-// `weft._core`: the functions of the extension, and what the types share.
+// `weft._core`: the functions of the extension, and the common parts of its types.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 
@@ -33,7 +33,7 @@ uint64_t g_views = 0;
 
 namespace {
 
-// Sessions that have ended while arrays still look into their memory, or calls are on their way out.
+// Ended sessions whose memory is still used by arrays, or by calls that are about to return.
 std::vector<Runtime*> g_ended;
 
 void DeleteEnded() {
@@ -198,7 +198,7 @@ PyObject* ValueOf(Runtime* runtime, Object* object) {
   for (;;) {
     core::Result<core::ValueView> view = core::Error{};
     const core::ValueKind kind = object->value.kind();
-    // What was lost with its node may be pending again.
+    // An object that was lost with its node may be pending again.
     if (kind == core::ValueKind::kStored || kind == core::ValueKind::kPending) {
       Py_BEGIN_ALLOW_THREADS view = runtime->Read(object);
       Py_END_ALLOW_THREADS
@@ -282,7 +282,7 @@ bool WaitForObjects(Runtime* runtime, const std::vector<Object*>& objects, int64
 
 PyObject* NotARef(const char* call, PyObject* value) {
   const char* type = Py_TYPE(value)->tp_name;
-  // What has a .remote was probably meant to be called.
+  // An object with .remote was probably meant to be called.
   std::string_view name = type;
   const char* hint = name == "weft.RemoteFunction" || name == "weft.ActorMethod" ? "; call it first: .remote(...)"
                      : name == "weft.ActorHandle" ? "; call one of its methods first: .method.remote(...)"
@@ -481,7 +481,7 @@ PyObject* Wait(PyObject*, PyObject* args, PyObject* kwargs) {
       }
     }
   }
-  // At most num_returns are called ready, the first in the list's order.
+  // At most num_returns count as ready, the first in the list's order.
   Py_ssize_t ready = ready_count(wanted);
   done = Owned(PyList_New(ready));
   rest = Owned(PyList_New(count - ready));

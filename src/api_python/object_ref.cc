@@ -144,7 +144,7 @@ uint32_t NextStamp() {
 }
 
 Held::Held(Object* of) : outer_(t_held) {
-  // The list of a value that is being looked at stays as long as the object does.
+  // The list of a value that is in use stays as long as the object does.
   const auto* contained = of && of->resolved() ? of->contained : nullptr;
   if (contained) {
     at_ = contained->data();
@@ -156,7 +156,7 @@ Held::~Held() { t_held = outer_; }
 Held* Held::Current() { return t_held; }
 
 Object* Held::Next(ObjectId id) {
-  // Handles of actors are in the list as well, and are found otherwise.
+  // Handles of actors are in the list too, and are found in another way.
   Object* const* at = at_;
   while (at != end_ && (*at)->id != id) {
     if (++at - at_ > kMostSkipped) return nullptr;

@@ -162,7 +162,8 @@ nb::dict Observe(uint32_t uid, int pid, uint32_t what, uint32_t limit, double pa
   return Answer(seen);
 }
 
-// All of them at the same time. For each its answer; else why it is silent, as text; or None, if it has ended.
+// Asks all of them at the same time. For each: its answer, or a text that says why it is silent, or None if it has
+// ended.
 nb::list ObserveAll(uint32_t uid, const std::vector<int>& pids, uint32_t what, uint32_t limit) {
   std::vector<core::SessionName> sessions;
   for (int pid : pids) sessions.push_back({uid, pid});

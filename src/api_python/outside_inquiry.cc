@@ -101,7 +101,7 @@ class OutsideInquiry {
     ++open_;
   }
 
-  // One traversal, and a second if the first finds a deadlock: only what is seen twice counts.
+  // One traversal, and a second if the first finds a deadlock: only facts that are seen twice count.
   void Run(core::WaitGraph& first, Explanation& result) {
     Traverse(first);
     core::WaitVerdict verdict = first.Judge(nullptr);

@@ -134,7 +134,7 @@ void PythonRunner::Run(const std::vector<ObjectId>& returns, core::TaskOutcome& 
   for (;;) {
     Owned result;
     if (!call.failed) {
-      // Only the body is interrupted: what follows must be able to say how it ended.
+      // Only the body is interrupted: the code after it must be able to say how it ended.
       running_.store(call.execution, std::memory_order_release);
       result = Owned(Invoke(call));
       running_.store(0, std::memory_order_release);
@@ -177,7 +177,7 @@ void PythonRunner::Conclude(PythonCall& call, const std::vector<ObjectId>& retur
   }
 }
 
-// What was said of a value is said of a result of this task.
+// Turns a message about a value into one about a result of this task.
 static void ExplainResult(const PythonCall& call, PyObject* value) {
   PyObject *type, *error, *traceback;
   PyErr_Fetch(&type, &error, &traceback);
@@ -275,7 +275,7 @@ void PythonRunner::Fail(PythonCall& call, core::TaskOutcome& outcome) {
   Py_XDECREF(traceback);
 }
 
-// Retries of calls happen here and at once, so that no later call comes between.
+// Calls are retried here and at once, so that no later call comes in between.
 bool PythonRunner::RunAgain(PythonCall& call) {
   if (call.failed || call.what->kind != core::TemplateKind::kCall || call.what->retry_exceptions.empty()) return false;
   if (call.what->max_retries >= 0 && call.attempt >= static_cast<uint32_t>(call.what->max_retries)) return false;
@@ -394,21 +394,20 @@ bool PythonRunner::NeedSeeker() {
   return false;
 }
 
-// If what was brief so far blocks, the seeker does it.
+// If a call blocks that was short so far, the seeker does it.
 void PythonRunner::WakeOwedBefore(const core::DefinedTemplate& what) {
   if (pool_seekers_ == 0 || !what.brief.load(std::memory_order_relaxed)) executor_->WakeOwed();
 }
 
-// A call that gives up the GIL, or has had it for too long, thereby gives it to the seeker: so what is queued behind a
-// call that blocks begins at once, and short calls run back to back on one thread.
+// A call that releases the GIL, or has had it for too long, thereby gives it to the seeker. So calls queued behind a
+// blocking call begin at once, and short calls run back to back on one thread.
 void PythonRunner::ServeCalls() {
   for (;;) {
     --pool_seekers_;
     // The thread that had the GIL may not be back soon.
     executor_->WakeOwed();
     for (;;) {
-      // Also before the last one, which may block and then leaves no seeker that would take what may run since a call
-      // ended.
+      // Even before the last one, which may block and then leave no seeker for calls that may run since another ended.
       if (pool_queue_.size() <= 1) executor_->TakeMore();
       if (pool_queue_.size() > 1 && NeedSeeker()) continue;
       if (pool_queue_.empty()) break;
@@ -417,7 +416,7 @@ void PythonRunner::ServeCalls() {
       Serve(*execution);
     }
     executor_->WakeOwed();
-    ++pool_idle_;  // with the GIL: what is queued from now on calls us
+    ++pool_idle_;  // with the GIL: calls queued from now on wake us
     Py_BEGIN_ALLOW_THREADS {
       std::unique_lock lock(pool_mutex_);
       pool_wakes_.wait(lock, [&] { return pool_called_ > 0; });
@@ -582,7 +581,8 @@ void PythonRunner::Interrupt(uint64_t execution) {
   executor_->Wake();
 }
 
-// A signal that comes just before the main thread begins to sleep in a system call does not end that sleep: again.
+// A signal that comes just before the main thread begins to sleep in a system call does not end that sleep: send it
+// again.
 void PythonRunner::SignalUntilTaken(uint64_t execution) {
   while (interrupt_.load() == execution && running_.load() == execution) {
     timespec pause{0, 10'000'000};
@@ -658,13 +658,13 @@ PyObject* CurrentCall(PyObject*, PyObject*) {
                        static_cast<unsigned long long>(call->submitter.value));
 }
 
-// What is to be printed before text of the task that runs in this thread; None: nothing. Called at every print.
+// The mark to print before text of this thread's task; None: nothing. Called at every print.
 PyObject* MarkBeforeText(PyObject*, PyObject* is_stderr) {
   const PythonCall* call = g_runner ? g_runner->Current() : nullptr;
   if (!call) Py_RETURN_NONE;
   const std::string mark = g_runner->executor()->MarkBeforeText(PyObject_IsTrue(is_stderr) == 1 ? 1 : 0, *call->what);
   if (mark.empty()) Py_RETURN_NONE;
-  // Of C++ it may be anything: printing must work all the same.
+  // The name of a C++ function may have any bytes: printing must work all the same.
   return PyUnicode_DecodeUTF8(mark.data(), static_cast<Py_ssize_t>(mark.size()), "replace");
 }
 
