@@ -1,11 +1,11 @@
-// Copies of objects of other nodes, as far as this process uses them. Pure: calls in, messages to the daemon out.
+// The copies of objects of other nodes that this process uses. Pure: calls in, messages to the daemon out.
 //
-// Called by Runtime and Executor, with the runtime's lock. The daemon brings a copy to this node; all who want the same
-// object here share one entry. The entry lives while anybody is in it: objects of the owner's table, or *users* without
-// one (arguments of a task that is not claimed yet, a thread in MapStored). With the last of them the daemon is told
-// (ReleaseObject), and keeps or drops its copy. A copy that failed is asked for once more by the next one who wants it.
+// Called by Runtime and Executor, with the runtime's lock. The daemon brings a copy to this node; all uses of the same
+// object here share one entry. The entry lives while it has uses: objects of the owner's table, or *users* without one
+// (arguments of a task that is not claimed yet, a thread in MapStored). When the last one goes, the daemon is told
+// (ReleaseObject), and keeps or drops its copy. The next use of a copy that failed asks for it again.
 //
-// Does not wait, map memory or know what becomes of an object whose copy failed.
+// Does not wait, map memory or know what happens to an object whose copy failed.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ class Copies {
     uint64_t request = 0;
     Location place;                      // kHere
     const std::string* error = nullptr;  // kFailed: a system error; lives as long as this table
-    bool node_gone = false;              // because the node it lay on is
+    bool node_gone = false;              // kFailed because the node it lay on is gone
     std::vector<Object*> objects;        // that use it or wait for it
     uint32_t users = 0;
     bool kept = false;  // one of the users is Keep
@@ -46,7 +46,7 @@ class Copies {
 
   explicit Copies(Send send) : send_(std::move(send)) {}
 
-  // The entry, asked for unless it is here or on its way. It stays in place while somebody is in it.
+  // The entry, asked for unless the copy is here or on its way. It stays in place while it has uses.
   Copy& Ask(const Location& location);
   Copy* Find(const Location& location);
   bool IsAsked(const Location& location) { return Find(location)->state == Copy::State::kAsked; }
@@ -56,7 +56,7 @@ class Copies {
   void LetGo(Object* object, const Location& location);
   void AddUser(const Location& location) { ++Ask(location).users; }
   void RemoveUser(const Location& location);
-  // A user that stays, once for each copy, for as long as this process lives or until Unkeep.
+  // Adds a user that stays, once for each copy, as long as this process lives or until Unkeep.
   Copy& Keep(const Location& location);
   void Unkeep(const Location& location);
 

@@ -2,9 +2,9 @@
 // Pure: calls in, questions out through Host.
 //
 // One object per process, used under the lock of the Runtime and by the simulator's process. An inquiry takes one
-// traversal of the graph, or two if the first one finds the wait stuck: only what both have seen counts. Each traversal
-// has a number of its own, so an answer to an earlier one is dropped. An answer that does not come ends nothing; the
-// caller forgets the inquiry when it has lasted too long.
+// traversal of the graph, or two if the first one finds the wait stuck: only facts that both have seen count. Each
+// traversal has a number of its own, so an answer to an earlier one is dropped. An answer that does not come ends
+// nothing; the caller forgets the inquiry when it has lasted too long.
 //
 // Does not decide when to ask, and does not know threads.
 #pragma once
@@ -21,7 +21,7 @@
 
 namespace weft::core {
 
-// Belongs to the caller, who keeps it in place until it is done, forgotten or abandoned.
+// Belongs to the caller, which keeps it in place until it is done, forgotten or abandoned.
 struct Inquiry {
   int64_t began_ns = 0;  // the caller's
   bool done = false;
@@ -40,12 +40,12 @@ class Inquiries {
   class Host {
    public:
     virtual ~Host() = default;
-    // Replies that lie in rings are known from here on. May change or free any object.
+    // Takes the replies from the rings, so that they are known. May change or free any object.
     virtual void TakeReplies() = 0;
     // To the daemon, and to the owner of an object or (index 0) a process: the answer comes later, with this number.
     virtual void AskShape(uint64_t number, const ResourceAmounts& shape) = 0;
     virtual void AskWhy(uint64_t number, ObjectId subject) = 0;
-    // What this process knows itself.
+    // What this process itself knows.
     virtual ProcessFact FactOfSelf() = 0;
     virtual ObjectFact FactOfObject(ObjectId own) = 0;
     // It is done. The host may end the inquiry's life in here.
@@ -56,19 +56,19 @@ class Inquiries {
     bool judge_from_one_pass = false;
   };
 
-  // After so long without all answers the caller forgets it: somebody is stopped, or busy beyond measure.
+  // After so long without all answers the caller forgets it: a process is stopped or overloaded.
   static constexpr int64_t kPatienceNs = 2'000'000'000;
 
   explicit Inquiries(Host& host) : host_(host) {}
   void set_self(ProcessId self) { self_ = self; }
 
-  // It may be done when this returns: if nobody had to be asked.
+  // It may be done when this returns, if there was nothing to ask.
   void Begin(Inquiry& inquiry, std::unique_ptr<WaitGraph> graph);
   void WhyAnswered(uint64_t number, ObjectId subject, std::string_view fact);
   void ShapeAnswered(uint64_t number, std::string_view fact);
-  // Some process has died that may owe an answer: all open inquiries are done, and their waits may go on.
+  // A process has died and may owe an answer: all open inquiries are done, and their waits may go on.
   void AbandonAll();
-  // No answer is awaited any more. It does not become done by that.
+  // No longer waits for answers. This does not make the inquiry done.
   void Forget(Inquiry& inquiry);
   bool any_open() const { return !open_.empty(); }
 
@@ -76,7 +76,7 @@ class Inquiries {
 
  private:
   void BeginPass(Inquiry& inquiry, std::unique_ptr<WaitGraph> graph);
-  void Continue(Inquiry& inquiry);  // asks what can be asked; judges when all is answered
+  void Continue(Inquiry& inquiry);  // asks what can be asked; judges when all answers are there
   Inquiry* TakeAnswer(uint64_t number);
   void End(Inquiry& inquiry);
 

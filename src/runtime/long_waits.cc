@@ -9,15 +9,15 @@ namespace {
 
 constexpr int64_t kMillisecondNs = 1'000'000;
 constexpr int64_t kFirstLookNs = 200 * kMillisecondNs;
-// A coroutine is listed, and its loop asked whether it rests, before others look at it for the first time.
+// A coroutine is listed, and its loop asked whether it rests, before it is examined for the first time.
 constexpr int64_t kListedNs = 100 * kMillisecondNs;
 constexpr int64_t kFirstPauseNs = 400 * kMillisecondNs;
 constexpr int64_t kMaxPauseNs = 5'000 * kMillisecondNs;
 // Between inquiries, and while another one of this process is open.
 constexpr int64_t kTurnNs = 20 * kMillisecondNs;
-// Where many threads wait, each is looked at less often: twenty inquiries in a second, however many there are.
+// If many threads wait, each is examined less often: twenty inquiries a second, however many there are.
 constexpr int64_t kShareNs = 50 * kMillisecondNs;
-// A wait that only depends on a circle leaves it to those in the circle to fail, for so long: one of them may recover.
+// A wait that only depends on a circle gives those in it so much time to fail: one of them may recover.
 constexpr int64_t kOutsidePatienceNs = 400 * kMillisecondNs;
 constexpr int64_t kOutsidePauseNs = 100 * kMillisecondNs;
 constexpr size_t kMaxObjectsListed = 1000;
@@ -68,7 +68,7 @@ void LongWaits::End(Waiting& waiting) {
   if (group->second.empty()) {
     groups_.erase(group);
   } else if (std::exchange(waiting.leads, false)) {
-    // Another one is looked at from now on, as often as this one was.
+    // Another one is examined from now on, as often as this one was.
     Waiting& heir = *group->second.begin()->second;
     heir.leads = true;
     heir.report->look_at_ns = waiting.report->look_at_ns;
@@ -131,7 +131,7 @@ bool LongWaits::Look(Waiting& waiting, int64_t now_ns, WaitOutcome* outcome) {
   if (now_ns < report.look_at_ns) return false;
   Describe(waiting);
   if (const int64_t notice_at = NoticeAt(report); waiting.deadline_ns > 0 && now_ns < notice_at) {
-    report.look_at_ns = notice_at;  // it ends by itself: only worth a word
+    report.look_at_ns = notice_at;  // it ends at its deadline: only worth a notice
     return false;
   }
   if (inquiries_.any_open()) {
@@ -142,7 +142,7 @@ bool LongWaits::Look(Waiting& waiting, int64_t now_ns, WaitOutcome* outcome) {
   waiting.inquiry->began_ns = now_ns;
   report.look_at_ns = now_ns + Inquiries::kPatienceNs;
   inquiries_.Begin(*waiting.inquiry, std::make_unique<WaitGraph>(self_, FactOf(waiting, now_ns)));
-  // If nobody had to be asked, it is known already.
+  // If there was nothing to ask, the result is known already.
   return waiting.inquiry->done && Judge(waiting, now_ns, outcome);
 }
 
@@ -197,7 +197,7 @@ uint64_t LongWaits::Await(Object* object, void* cookie, uint64_t execution, int6
 void LongWaits::EndAwait(uint64_t number) {
   auto found = coroutines_.find(number);
   if (found == coroutines_.end()) return;
-  // Replies are taken also in the middle of an inquiry: then the object is gone, and LookAtCoroutines deletes the rest.
+  // Replies are taken even in the middle of an inquiry: then the object is gone, and LookAtCoroutines deletes the rest.
   if (found->second.waiting.inquiry) {
     found->second.object = nullptr;
   } else {
@@ -283,7 +283,7 @@ WaitFact LongWaits::FactOf(const Waiting& waiting, int64_t now_ns) const {
   fact.for_ns = now_ns - waiting.since_ns;
   if (waiting.execution != 0) {
     // Its call goes on with the object. But as long as the loop has other tasks, or is not known to rest, any of them
-    // may cancel this one, or a timer may: then the object is not needed.
+    // or a timer may cancel this one: then the object is not needed.
     fact.has_deadline = loop_rests_ ? 0 : 2;
     fact.wanted = 1;
     fact.objects.push_back(waiting.objects[0]->id);

@@ -1,12 +1,12 @@
-// The waits of this process that have lasted a while: which of them is looked into next, and what is found out. Pure:
-// calls and times in; questions go through Inquiries, everything else through Host.
+// The waits of this process that have lasted a while: decides which of them is examined next, and keeps the result.
+// Pure: calls and times in; questions go through Inquiries, everything else through Host.
 //
-// A wait is listed after 200 ms, so that short ones pay nothing, and is looked into then and again after growing
-// pauses. One inquiry of a thread is open at a time, at most fifty begin in a second, and threads that wait for the
-// same object alone are looked at as one. A coroutine that awaits an object is looked at in the same way; what it waits
-// for matters only while the event loop rests, since anything else that runs there may end the wait.
+// A wait is listed after 200 ms, so that short ones pay nothing, and is examined then and again after growing pauses.
+// One inquiry for a thread is open at a time, at most fifty begin in a second, and threads that wait only for the same
+// object share one. A coroutine that awaits an object is examined in the same way; its wait matters only while the
+// event loop rests, since anything else that runs there may end it.
 //
-// A verdict is told to the thread (Waiting::verdict), which wakes up and raises it, or to the coroutine (Host::Stuck).
+// The thread gets the verdict (Waiting::verdict), wakes up and raises it; a coroutine gets it through Host::Stuck.
 //
 // Called by Runtime under its lock: by the threads that wait, and by the background thread, which looks (LookAtThreads,
 // LookAtCoroutines say when to call again).
@@ -63,12 +63,12 @@ struct Waiting {
   int64_t deadline_ns = -1;
   WaitReport* report = nullptr;
   Waiter* waiter = nullptr;
-  std::optional<WaitOutcome> verdict;  // how it ends, found out by the background thread
+  std::optional<WaitOutcome> verdict;  // how it must end, as the background thread found out
 
   // ---- of LongWaits alone
   uint64_t number = 0;  // not 0: it has lasted a while, and is listed
   int64_t since_ns = 0;
-  Object* group = nullptr;         // of those that wait for this object alone: one of them is looked at,
+  Object* group = nullptr;         // it waits for this object alone, with others; one of the group is examined:
   bool leads = false;              // this one
   uint64_t execution = 0;          // not 0: a coroutine of this call awaits
   std::unique_ptr<WaitFact> task;  // once it is listed: the task that waits, if it is one
@@ -82,7 +82,7 @@ class LongWaits {
     virtual ~Host() = default;
     virtual void Wake(Waiter& waiter) = 0;
     virtual void WakeBackground() = 0;
-    virtual void WakeLoop() = 0;  // of an actor: it is to say whether it rests
+    virtual void WakeLoop() = 0;  // of an actor, so that it says whether it rests
     virtual void DescribeCall(WaitFact& fact, uint64_t execution) = 0;
     // A coroutine's await can never end. It is forgotten already.
     virtual void Stuck(Object* object, void* cookie, uint64_t await, std::string text) = 0;
@@ -113,7 +113,7 @@ class LongWaits {
 
   // ---- both
   void InquiryEnded(const Inquiry& inquiry);
-  // All that is listed, for somebody who asks this process.
+  // All listed waits, for a process that asks.
   std::vector<WaitFact> Facts(int64_t now_ns);
 
  private:
@@ -125,7 +125,7 @@ class LongWaits {
     Waiting waiting;
   };
 
-  // Looks whether the wait can end, if it is time for that. True: it is over, with this outcome.
+  // Checks whether the wait can end, if it is time for that. True: it is over, with this outcome.
   bool Look(Waiting& waiting, int64_t now_ns, WaitOutcome* outcome);
   bool Judge(Waiting& waiting, int64_t now_ns, WaitOutcome* outcome);  // its inquiry has ended, or lasted too long
   void Tell(Waiting& waiting, WaitOutcome outcome);
@@ -142,10 +142,10 @@ class LongWaits {
   std::map<uint64_t, Waiting*> threads_;          // by number
   std::set<std::pair<int64_t, uint64_t>> looks_;  // when to look at which of them
   std::unordered_map<Object*, std::map<uint64_t, Waiting*>> groups_;
-  Waiting* looked_at_ = nullptr;             // its inquiry is open
+  Waiting* looked_at_ = nullptr;             // the wait whose inquiry is open
   int64_t next_look_ns_ = 0;                 // not before
   std::map<uint64_t, Awaiting> coroutines_;  // in the order in which they began to wait
-  bool coroutines_seen_ = false;             // the background thread looks at them now and then
+  bool coroutines_seen_ = false;             // the background thread checks them now and then
   bool loop_rests_ = false;                  // as SetLoopRests says
   uint64_t last_rest_ = 0;                   // counts how often it began to rest
   std::atomic<bool> loop_asked_{false};      // relaxed: the loop looks again before it sleeps

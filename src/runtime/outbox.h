@@ -2,8 +2,8 @@
 // daemon must take them.
 //
 // Called with the lock of the Runtime, and by the simulator's process; any() on any thread. Routed messages go first: a
-// borrower must be registered before the lease of the worker concerned is returned. Should the process die in between,
-// the registration dies with it and is forgotten; after the return nobody would take it back. Freed objects go last.
+// borrower must be registered before the lease of the worker concerned is returned. If the process dies in between,
+// the registration dies with it and is forgotten; after the return nothing would take it back. Freed objects go last.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ class Outbox {
   }
   std::vector<Entry> Take();
 
-  // Messages to one process travel together up to so much: fewer wake-ups, and no frame that fills the socket.
+  // Messages to one process travel together up to this size: fewer wake-ups, and no frame that fills the socket.
   size_t gather_bytes = 64 * 1024;
 
  private:

@@ -1,7 +1,7 @@
-// What threads of this process have asked the daemon, and the answers until they are fetched. Pure.
+// The questions that threads of this process have sent to the daemon, and the answers until they are taken. Pure.
 //
-// Called with the lock of the Runtime. A question is open from Begin until its answer was taken, or until its asker has
-// given up and the answer has come. Does not send, wait, or look into answers.
+// Called with the lock of the Runtime. A question is open from Begin until its answer was taken, or until its requester
+// has given up and the answer has come. Does not send, wait, or look into answers.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,12 @@ class Questions {
  public:
   uint64_t Begin() { return next_++; }
   bool IsAnswered(uint64_t question) const { return answers_.contains(question); }
-  // Its answer, which has come.
+  // Takes its answer, which has come.
   Message Take(uint64_t question) { return std::move(answers_.extract(question).mapped()); }
-  // Nobody waits for the answer any more. `handle`: of an actor that may have been created by then.
+  // No thread waits for the answer any more. `handle`: of an actor that may have been created by then.
   void GiveUp(uint64_t question, Object* handle) { given_up_[question] = handle; }
-  // Nothing, if it is kept for its asker; else the asker has given up, with this handle or none.
+  // Returns nothing if the answer is kept for its requester; otherwise the requester has given up, with this handle or
+  // none.
   std::optional<Object*> Answered(uint64_t question, Message&& answer) {
     if (auto unwanted = given_up_.extract(question)) return unwanted.mapped();
     answers_.insert_or_assign(question, std::move(answer));

@@ -384,7 +384,7 @@ Result<Answer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>& lock, uint64_t
 template Result<LibraryAnswer> Runtime::AwaitAnswer(std::unique_lock<std::mutex>&, uint64_t, const GiveUp&, Object*);
 template Result<OrphanHeld> Runtime::AwaitAnswer(std::unique_lock<std::mutex>&, uint64_t, const GiveUp&, Object*);
 
-// Whoever asked for this actor has given up.
+// The thread that asked for this actor has given up.
 void Runtime::LetGoOfUnwanted(Object* handle, const ActorAnswer& answer) {
   if (!answer.error.empty() || answer.actor != handle->id) {
     owner_->AbandonActor(handle, actions_);

@@ -1,4 +1,4 @@
-// What the executor of a worker may do inside the runtime that it belongs to. It has no other way in.
+// What a worker's executor may do inside its runtime. It has no other access.
 //
 // The executor shares the runtime's lock and state, since a task's frame is read, its arguments are counted and its
 // reply is written in one go. Each group says what must hold.
@@ -45,7 +45,7 @@ class Runtime::WorkerPort {
   void ForEachSubmitter(F&& f) {
     for (auto& [process, peer] : runtime_.submitters_) f(peer.get());
   }
-  void ForgetSubmitter(ProcessId process) { runtime_.submitters_.erase(process); }  // that the executor uses no more
+  void ForgetSubmitter(ProcessId process) { runtime_.submitters_.erase(process); }  // which the executor no longer uses
   Owner& owner() { return *runtime_.owner_; }
   Actions& actions() { return runtime_.actions_; }
   void Perform() { runtime_.Perform(); }
