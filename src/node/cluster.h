@@ -24,6 +24,7 @@
 #include "head/head.h"
 #include "node/head_store.h"
 #include "node/lasting_node.h"
+#include "node/node_io.h"
 #include "node/refusal_log.h"
 #include "os/event_loop.h"
 #include "transport/link.h"
@@ -33,7 +34,7 @@
 
 namespace weft::core {
 
-class Cluster final : private LinkListener::AcceptHandler, private Member::Io, private Head::Host {
+class Cluster final : public NodeLinks, private LinkListener::AcceptHandler, private Member::Io, private Head::Host {
  public:
   class Host : public Member::Host {
    public:
@@ -53,23 +54,23 @@ class Cluster final : private LinkListener::AcceptHandler, private Member::Io, p
   static Result<std::unique_ptr<Cluster>> Create(EventLoop& loop, const LastingNodeOptions& options, Host& host);
   ~Cluster();
 
-  bool is_head() const { return head_ && head_->leads(); }
-  NodeNumber self() const { return member_.self(); }
-  NodeNumber head() const { return member_.head(); }
+  bool is_head() const override { return head_ && head_->leads(); }
+  NodeNumber self() const override { return member_.self(); }
+  NodeNumber head() const override { return member_.head(); }
   const std::string& head_address() const { return head_address_; }
-  const std::map<NodeNumber, NodeDescription>& nodes() const { return member_.nodes(); }  // this one too
-  bool Knows(NodeNumber node) const { return member_.Knows(node); }
-  bool MayAppear(NodeNumber node) const { return member_.MayAppear(node); }
-  std::string Describe(NodeNumber node) const { return member_.Describe(node); }
+  const std::map<NodeNumber, NodeDescription>& nodes() const override { return member_.nodes(); }
+  bool Knows(NodeNumber node) const override { return member_.Knows(node); }
+  bool MayAppear(NodeNumber node) const override { return member_.MayAppear(node); }
+  std::string Describe(NodeNumber node) const override { return member_.Describe(node); }
   // Half of the cluster's id: the same on all its nodes, once this one has joined.
   uint64_t session() const { return SessionOf(settings_.cluster_id); }
   // All nodes, and the latest that have gone. Only the head knows what is available on them, and which have gone.
   std::vector<NodeListed> List() const;
 
   // See Member.
-  void Send(NodeNumber to, const NodeMessage& message) { member_.Send(to, message, NowNs()); }
+  void Send(NodeNumber to, const NodeMessage& message) override { member_.Send(to, message, NowNs()); }
   void SendToHead(const NodeMessage& message) { Send({}, message); }
-  void SendToAll(const NodeMessage& message) { member_.SendToAll(message, NowNs()); }
+  void SendToAll(const NodeMessage& message) override { member_.SendToAll(message, NowNs()); }
   bool Crowded(NodeNumber node) { return member_.Crowded(node); }
   uint64_t KeptBytes(NodeNumber node) const { return member_.KeptBytes(node); }
   void SendChunk(NodeNumber to, const ChunkHead& head, std::span<const uint8_t> payload,
@@ -79,19 +80,19 @@ class Cluster final : private LinkListener::AcceptHandler, private Member::Io, p
   // The chunk that is being received in answer to this request has no place any more (Link::DiscardChunk).
   void DiscardChunk(NodeNumber from, uint64_t request);
   // Begins to connect; the host hears of the outcome.
-  void DialChannel(ProcessId submitter, ProcessId worker);
+  void DialChannel(ProcessId submitter, ProcessId worker) override;
   void Leave();
 
   // See Head; there only.
-  const JobDescribed* FindJob(ProcessId job) const { return head_ ? head_->FindJob(job) : nullptr; }
-  void KnowJob(JobDescribed job) {
+  const JobDescribed* FindJob(ProcessId job) const override { return head_ ? head_->FindJob(job) : nullptr; }
+  void KnowJob(JobDescribed job) override {
     if (head_) head_->KnowJob(std::move(job));
   }
-  void ForgetJob(ProcessId job) {
+  void ForgetJob(ProcessId job) override {
     if (head_) head_->ForgetJob(job);
   }
   Head::Legacy TakeLegacy() { return head_->TakeLegacy(); }
-  void Persist(WriteBatch batch, std::function<void()> then, HeadLedger::Waits waits = nullptr) {
+  void Persist(WriteBatch batch, std::function<void()> then, HeadLedger::Waits waits) override {
     if (head_) head_->Persist(std::move(batch), std::move(then), std::move(waits));
   }
 

@@ -1,7 +1,7 @@
-// One driver's work on this node: how its workers are started, the pools that decide when, the zygotes that fork them,
-// and their output. Wherever the driver is; a job without a process on this node does not exist here.
+// One driver's work on this node: how its workers are started, the zygotes that fork them, and their output. Wherever
+// the driver is; a job without a process on this node does not exist here.
 //
-// Owned by NodeDaemon, on its loop thread. Holds no decisions: those are WorkerPool's and LocalScheduler's.
+// Owned by NodeDaemon, on its loop thread. What is decided of it NodeCore knows (NodeJob).
 #pragma once
 
 #include <array>
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "node/node_core.h"
 #include "node/worker_output.h"
-#include "node/worker_pool.h"
 #include "node/zygote.h"
 #include "os/event_loop.h"
 #include "wire/messages.h"
@@ -33,11 +33,11 @@ struct JobZygote {
 enum class Preload : uint8_t { kNone, kImporting, kServing };
 
 struct Job {
-  ProcessId driver;  // names the job
+  explicit Job(NodeJob& known) : core(known), driver(known.driver) {}
+
+  NodeJob& core;           // NodeCore's
+  const ProcessId driver;  // names the job
   OpenSession session;
-  ProcessId output_to;  // who gets what its workers print: its driver, or of a job that lasts longer, who began it
-  std::unique_ptr<WorkerPool> pool;
-  std::unique_ptr<WorkerPool> python_pool;  // Python workers in the job of a C++ program; nullptr: none can be had
 
   JobZygote plain_zygote;
   JobZygote warm_zygote{.warm = true};
@@ -47,10 +47,8 @@ struct Job {
 
   std::unique_ptr<WorkerOutputs> outputs;
   std::set<SegmentId> segments;  // of its processes, the dead ones included
-  int64_t leaving_until_ns = 0;  // not 0: the driver has closed the session, and workers may leave in order until then
-  bool ending = false;           // the driver is gone, and all that is the job's is being killed
+  int64_t leaving_until_ns = 0;  // not 0: the driver has said goodbye, and workers may leave in order until then
 
-  WorkerPool* PoolOf(bool python_of_cpp_job) { return python_of_cpp_job ? python_pool.get() : pool.get(); }
   const std::vector<std::string>& ZygoteCommand() const {
     return session.python_workers != 0 ? session.worker_command : session.python_worker_command;
   }

@@ -44,12 +44,10 @@ constexpr size_t kMaxUnreadBytes = 256 << 20;
 constexpr size_t kMaxQueuedOutputBytes = 1 << 20;
 // Bytes taken from one connection before others get their turn.
 constexpr int kReceivesPerTurn = 8;
-// How long workers may take to leave after the driver has closed the session; user code may have exit handlers.
+// How long workers may take to leave in order after the driver's farewell; user code may have exit handlers.
 constexpr int64_t kLeaveNs = 150 * kMs;
-// How long a driver that has closed the session may take to read the last output.
+// How long a driver that has said farewell may take to read the last output.
 constexpr int64_t kFarewellNs = 200 * kMs;
-constexpr size_t kMaxShapes = 256;
-constexpr size_t kMaxCountedShapes = 4096;
 constexpr int64_t kMaxGpus = 4096 * kResourceUnit;  // each has an entry of its own
 // How long output may have been on its way when we read it: whatever ran since may have printed it.
 constexpr int64_t kOutputDelayNs = 10 * kMs;
@@ -103,12 +101,12 @@ Result<std::unique_ptr<NodeDaemon>> NodeDaemon::Create(UniqueFd driver) {
 }
 
 Status NodeDaemon::AddDriver(UniqueFd socket) {
-  auto process = std::make_unique<Process>();
-  const ProcessId id = process->id = process->job = ProcessId{next_number_++};
-  process->is_driver = true;
-  process->stream = std::make_unique<MessageStream>(std::move(socket));
-  auto watch = loop_.Add(process->stream->fd(), EPOLLIN, [this, id](uint32_t events) { OnProcessEvent(id, events); });
+  const ProcessId id = core_.NextNumber();
+  auto stream = std::make_unique<MessageStream>(std::move(socket));
+  auto watch = loop_.Add(stream->fd(), EPOLLIN, [this, id](uint32_t events) { OnProcessEvent(id, events); });
   if (!watch) return Error{ErrorKind::kInvalid, "the driver's socket cannot be watched: " + watch.error().message};
+  auto process = std::make_unique<Process>(core_.AddDriver(id));
+  process->stream = std::move(stream);
   process->watch = *watch;
   processes_[id] = std::move(process);
   return {};
@@ -125,19 +123,9 @@ int NodeDaemon::Run() {
     CheckClosing();
     for (auto& [driver, job] : jobs_) LeaveWhenAlone(*job);
     ForgetEndedJobs();
-    if (scheduler_ && !ended_) {
-      scheduler_->Handle(TimePassed{now}, scheduler_actions_);
+    if (core_.is_open() && !ended_) {
+      core_.Tick(now);
       Settle();
-      for (auto& [driver, job] : jobs_) {
-        if (job->leaving_until_ns != 0 || job->ending) continue;
-        job->pool->TimePassed(now, pool_actions_);
-        if (job->python_pool) job->python_pool->TimePassed(now, pool_actions_);
-      }
-      Settle();
-      if (directory_.next_wakeup_ns() <= now) {
-        directory_.Handle(DirectoryTicked{now}, directory_actions_);
-        Settle();
-      }
       if (auto tick = budget_->NextTickNs(); tick && *tick <= now) {
         budget_->Handle(MemoryBudget::Ticked{now}, budget_actions_);
         Settle();
@@ -152,12 +140,8 @@ int NodeDaemon::Run() {
       programs_->Tick(NowNs());
       Settle();
     }
-    if (!ended_) {
-      for (const auto& [submitter, worker] : channels_.Due(now)) cluster_->DialChannel(submitter, worker);
-    }
     AnswerWithoutHead(now);
-    TellHead();
-    if (frozen_) FreezeWhatIsNew();
+    if (!ended_) core_.EndTurn(NowNs());
     FlushAll();
     if (cluster_) cluster_->FlushLinks();
     PauseOrResumeOutput();
@@ -171,26 +155,17 @@ int64_t NodeDaemon::NextDeadline() const {
   int64_t next = INT64_MAX;
   for (ProcessId id : closing_) {
     const auto& process = *processes_.at(id);
-    next = std::min(next, process.closing_since_ns + (process.kill_sent ? kStatusWaitNs + kKillWaitNs : kStatusWaitNs));
+    next =
+        std::min(next, process.closing_since_ns + (process.local.killed ? kStatusWaitNs + kKillWaitNs : kStatusWaitNs));
   }
   for (const auto& [driver, job] : jobs_) {
-    if (job->ending) continue;
-    if (job->leaving_until_ns != 0) {
-      next = std::min(next, job->leaving_until_ns);
-      continue;
-    }
-    next = std::min(next, job->pool->next_wakeup_ns());
-    if (job->python_pool) next = std::min(next, job->python_pool->next_wakeup_ns());
+    if (!job->core.ending && job->leaving_until_ns != 0) next = std::min(next, job->leaving_until_ns);
   }
   if (cluster_) next = std::min(next, cluster_->NextDeadline());
   if (exchange_) next = std::min(next, exchange_->NextDeadline());
   if (programs_) next = std::min(next, programs_->NextDeadline());
-  next = std::min(next, channels_.next_dial_ns());
   if (!asked_nodes_.empty()) next = std::min(next, asked_nodes_.begin()->second.until_ns);
-  if (scheduler_) {
-    next = std::min({next, scheduler_->next_wakeup_ns(), directory_.next_wakeup_ns()});
-    next = std::min(next, budget_->NextTickNs().value_or(INT64_MAX));
-  }
+  if (core_.is_open()) next = std::min({next, core_.next_wakeup_ns(), budget_->NextTickNs().value_or(INT64_MAX)});
   return next;
 }
 
@@ -235,12 +210,12 @@ void NodeDaemon::ReadFrom(Process& process, bool to_the_end) {
 }
 
 void NodeDaemon::HandleMessage(Process& process, ReceivedMessage received) {
-  using Stage = Process::Stage;
+  using Stage = LocalProcess::Stage;
   auto& message = received.message;
   bool opens = std::holds_alternative<OpenSession>(message) || std::holds_alternative<WorkerReady>(message);
-  bool expected = process.stage == Stage::kConnecting
-                      ? (process.is_driver ? std::holds_alternative<OpenSession>(message)
-                                           : std::holds_alternative<WorkerReady>(message))
+  bool expected = process.local.stage == Stage::kConnecting
+                      ? (process.local.is_driver ? std::holds_alternative<OpenSession>(message)
+                                                 : std::holds_alternative<WorkerReady>(message))
                       : !opens;
   if (!expected) return Refuse(process, "sent message " + std::to_string(message.index()) + " out of turn");
   if (received.fds.size() != ExpectedFds(message)) {
@@ -250,24 +225,30 @@ void NodeDaemon::HandleMessage(Process& process, ReceivedMessage received) {
   if (auto* created = std::get_if<SegmentCreated>(&message)) {
     return HandleSegmentCreated(process, *created, std::move(received.fds[0]));
   }
-  std::visit(
+  if (auto* route = std::get_if<RouteTo>(&message); route != nullptr && (route->to.value & kObserverBit) != 0) {
+    return observers_->Send(route->to.value & ~kObserverBit, Routed{process.id, std::move(route->payload)});
+  }
+  const bool handled = std::visit(
       [&](auto& m) {
         if constexpr (requires { Handle(process, m); }) {
           Handle(process, m);
+          return true;
         } else {
-          Refuse(process, "sent message " + std::to_string(message.index()) + ", which only a daemon sends");
+          return false;
         }
       },
       message);
+  if (handled || core_.MessageCame(process.id, message, NowNs())) return;
+  Refuse(process, "sent message " + std::to_string(message.index()) + ", which only a daemon sends");
 }
 
 void NodeDaemon::Refuse(Process& process, const std::string& why) {
-  LogWarning("process", "%s %s %s; its connection is closed", process.is_driver ? "the driver" : "worker",
-             process.is_driver ? "" : ToString(process.id).c_str(), why.c_str());
-  if (process.is_driver) return EndJob(process.id, 1);
+  LogWarning("process", "%s %s %s; its connection is closed", process.local.is_driver ? "the driver" : "worker",
+             process.local.is_driver ? "" : ToString(process.id).c_str(), why.c_str());
+  if (process.local.is_driver) return EndJobOf(process.id, 1);
   process.note = "the node daemon ended it because it " + why;
   BeginClosing(process);
-  Kill(process, process.note);
+  core_.Kill(process.id, process.note);
 }
 
 void NodeDaemon::Handle(Process& process, OpenSession& message) {
@@ -294,17 +275,15 @@ void NodeDaemon::Handle(Process& process, OpenSession& message) {
   } else if (!message.resources.empty() || message.object_store_bytes != 0) {
     return refuse("the resources of a cluster are those of its nodes, not a driver's to choose");
   }
-  Job& job = OpenJob(process.id, std::move(message));
+  Job& job = AddJob(process.id, std::move(message));
   if (!Welcomed(process)) return refuse("no descriptors are left for it");
-  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);
-  scheduler_->Handle(ProcessJoined{process.id, false, {process.id}}, scheduler_actions_);
+  core_.DriverJoined(process.id, NowNs());
   FlushAll();  // the driver goes on while we start what it will need
   Prestart(job);
-  if (cluster_) TellHeadOfJob(process.id);  // and others start workers too, before there is work for them
+  if (cluster_) core_.TellHeadOfJob(process.id);  // and others start workers too, before there is work for them
 }
 
 void NodeDaemon::SetUp(ResourceAmounts resources, uint64_t store_bytes) {
-  resources_ = resources;
   if (cluster_) {
     session_ = cluster_->session();
   } else {
@@ -312,37 +291,30 @@ void NodeDaemon::SetUp(ResourceAmounts resources, uint64_t store_bytes) {
   }
   uint64_t most =
       descriptor_limit_ > 2 * kOwnDescriptors ? (descriptor_limit_ - kOwnDescriptors) / kDescriptorsPerWorker : 8;
-  resources.emplace_back(kPythonWorker, int64_t{1} << 40);
-  std::sort(resources.begin(), resources.end());
-  scheduler_ = std::make_unique<LocalScheduler>(
-      LocalScheduler::Config{.resources = std::move(resources),
-                             .max_workers = static_cast<uint32_t>(std::min<uint64_t>(most, 4096)),
-                             .in_cluster = lasting_,
-                             .first_lease = cluster_ ? (uint64_t{cluster_->self().value} << 40) + 1 : 1});
+  const NodeNumber self = cluster_ ? cluster_->self() : NodeNumber{1};
+  core_.Open({.resources = std::move(resources),
+              .max_workers = static_cast<uint32_t>(std::min<uint64_t>(most, 4096)),
+              .place = {.node_id = NodeIdText(session_, self),
+                        .node = self,
+                        .labels = options_.labels,
+                        .in_cluster = cluster_ != nullptr}},
+             cluster_.get());
   if (store_bytes == 0) store_bytes = DefaultCapacity(ReadMemoryLimits());
   budget_ = std::make_unique<MemoryBudget>(MemoryBudget::Options{.capacity_bytes = store_bytes});
 }
 
-Job& NodeDaemon::OpenJob(ProcessId driver, OpenSession session) {
-  auto job = std::make_unique<Job>();
-  job->driver = job->output_to = driver;
+Job& NodeDaemon::AddJob(ProcessId driver, OpenSession session) {
+  auto cpus = static_cast<uint64_t>(AmountOf(core_.resources(), kCpu) / kResourceUnit);
+  const auto prestart = static_cast<uint32_t>(std::min<uint64_t>(cpus, kMaxPrestart));
+  const auto keep = static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(cpus, 1), 4096));
+  auto job = std::make_unique<Job>(core_.OpenJob(driver, prestart, keep, !session.python_worker_command.empty()));
   job->session = std::move(session);
-  auto cpus = static_cast<uint64_t>(AmountOf(resources_, kCpu) / kResourceUnit);
-  WorkerPool::Config pool;
-  pool.kind = {driver, false};
-  pool.prestart = static_cast<uint32_t>(std::min<uint64_t>(cpus, kMaxPrestart));
-  pool.keep = static_cast<uint32_t>(std::min<uint64_t>(std::max<uint64_t>(cpus, 1), 4096));
-  job->pool = std::make_unique<WorkerPool>(pool, &next_number_);
-  if (!job->session.python_worker_command.empty()) {  // none before somebody asks for one
-    job->python_pool =
-        std::make_unique<WorkerPool>(WorkerPool::Config{.keep = pool.keep, .kind = {driver, true}}, &next_number_);
-  }
   job->outputs = std::make_unique<WorkerOutputs>(
       loop_, WorkerOutputs::Listener{
                  .read =
                      [this](ProcessId worker, std::string_view bytes) {
                        auto* process = Find(worker);
-                       if (process == nullptr || process->stage != Process::Stage::kConnecting) return;
+                       if (process == nullptr || process->local.stage != LocalProcess::Stage::kConnecting) return;
                        std::string& last = process->last_stderr;
                        last.append(bytes);
                        if (last.size() > 4096) last.erase(0, last.size() - 4096);
@@ -358,11 +330,6 @@ Job& NodeDaemon::OpenJob(ProcessId driver, OpenSession session) {
   return opened;
 }
 
-WorkerPool& NodeDaemon::PoolOf(ProcessId worker) {
-  const Process& process = *Find(worker);
-  return *FindJob(process.job)->PoolOf(process.python_of_cpp_job);
-}
-
 bool NodeDaemon::Welcomed(Process& process) {
   auto page = CreateDoorbellPage();
   if (!page) return false;
@@ -370,15 +337,14 @@ bool NodeDaemon::Welcomed(Process& process) {
   if (!doorbell) return false;
   process.doorbell = std::move(*doorbell);
   process.doorbell_fd = ShareFd(std::move(*page));
-  process.stage = Process::Stage::kReady;
   Welcome welcome;
   welcome.process = process.id;
-  welcome.driver = process.job;
+  welcome.driver = process.local.job;
   welcome.session = session_;
-  welcome.python_workers = FindJob(process.job)->session.python_workers;
+  welcome.python_workers = FindJob(process.local.job)->session.python_workers;
   welcome.object_store_bytes = budget_->capacity_bytes();
   welcome.reserved_bytes = budget_->Admit(process.id, kReservedBytes);
-  welcome.cpus = static_cast<uint32_t>(AmountOf(resources_, kCpu) / kResourceUnit);
+  welcome.cpus = static_cast<uint32_t>(AmountOf(core_.resources(), kCpu) / kResourceUnit);
   std::vector<SharedFd> fds{process.doorbell_fd};
   if (keep_events_) {
     auto log = CreateEventLog(process.id);
@@ -397,84 +363,18 @@ void NodeDaemon::Handle(Process& process, WorkerReady& message) {
   }
   process.claimed_pid = message.pid;
   if (!process.zygote_end.empty()) AdoptClaimedPid(process);
-  if (process.kill_sent) return BeginClosing(process);  // its job has ended while it started
+  if (process.local.killed) return BeginClosing(process);  // its job has ended while it started
   if (!Welcomed(process)) return Refuse(process, "found no descriptors left");
   process.last_stderr.clear();
-  LogInfo("worker", "%s of job %s is ready, with pid %d", ToString(process.id).c_str(), ToString(process.job).c_str(),
-          process.claimed_pid);
-  const bool runs_tasks = PoolOf(process.id).WorkerBecameReady(process.id, NowNs());
-  if (!runs_tasks) Send(process, Exit{});
-  scheduler_->Handle(ProcessJoined{process.id, runs_tasks, {process.job, process.python_of_cpp_job}},
-                     scheduler_actions_);
-}
-
-void NodeDaemon::Handle(Process& process, RequestLeases& message) {
-  if (!IsValidShape(message.shape)) return Refuse(process, "asked for resources that cannot be");
-  if (scheduler_->ShapesOf(process.id) >= kMaxShapes && message.count > 0) {
-    return Send(process, LeaseRefused{message.shape, "one process asks for more than " + std::to_string(kMaxShapes) +
-                                                         " different resource shapes at once"});
-  }
-  if (auto granted = process.granted.find(message.shape);
-      granted != process.granted.end() && message.heard < granted->second) {
-    message.count -= static_cast<uint32_t>(std::min<uint64_t>(message.count, granted->second - message.heard));
-  }
-  if (WishForPlace(process, message)) return;
-  RereadBlockedFlags();
-  scheduler_->Handle(LeasesRequested{process.id, std::move(message.shape), message.count, message.depth},
-                     scheduler_actions_);
-}
-
-void NodeDaemon::Handle(Process& process, ReturnLease& message) {
-  const NodeNumber granted_by{static_cast<uint32_t>(message.lease.value >> 40)};
-  if (cluster_ && granted_by != cluster_->self()) {
-    return cluster_->Send(granted_by, FromProcess{process.id, process.job, Encode(message)});
-  }
-  EndLease(process.id, message.lease);
-}
-
-void NodeDaemon::EndLease(ProcessId holder, LeaseId lease) {
-  RereadBlockedFlags();
-  ProcessId worker = scheduler_->WorkerOf(lease, holder);
-  if (worker && !PoolOf(worker).WorkerWasFreed(worker, NowNs())) Perform(RetireWorker{worker});
-  scheduler_->Handle(LeaseReturned{holder, lease}, scheduler_actions_);
-}
-
-void NodeDaemon::Handle(Process& process, Blocked&) {
-  RereadBlockedFlags();
-  TakeLoan(process);
-}
-
-void NodeDaemon::Handle(Process&, Unblocked&) { RereadBlockedFlags(); }
-
-bool NodeDaemon::NothingRuns() const {
-  return std::none_of(processes_.begin(), processes_.end(), [&](const auto& entry) {
-    const auto& [id, process] = entry;
-    if (!process->doorbell || !scheduler_->IsLeased(id)) return false;
-    // An actor without calls, or a lease that has run out of tasks, runs nothing. One whose threads run calls while its
-    // main thread sleeps is taken for idle: then more may lend, but no more than twice as many.
-    return process->doorbell->blocked().load() == BlockedState::kNot &&
-           process->doorbell->waiter_state() != WaiterState::kAsleepIdle;
-  });
-}
-
-// Counts the CPU of a worker whose task waits as lent, if the scheduler agrees. The task may go on at any moment; if
-// the page says by then that it lends, the worker tells us (Unblocked).
-void NodeDaemon::TakeLoan(Process& process) {
-  auto& page = process.doorbell->blocked();
-  BlockedState state = page.load();
-  if (state != BlockedState::kWaits && state != BlockedState::kWaitsForMemory) return;
-  if (!page.compare_exchange_strong(state, BlockedState::kLends)) return;
-  const bool for_memory = state == BlockedState::kWaitsForMemory;
-  scheduler_->Handle(WorkerBlocked{process.id, for_memory, for_memory && NothingRuns()}, scheduler_actions_);
-  if (scheduler_->IsLending(process.id)) return;
-  BlockedState lends = BlockedState::kLends;
-  page.compare_exchange_strong(lends, state);
+  LogInfo("worker", "%s of job %s is ready, with pid %d", ToString(process.id).c_str(),
+          ToString(process.local.job).c_str(), process.claimed_pid);
+  core_.WorkerBecameReady(process.id, NowNs());
 }
 
 void NodeDaemon::HandleSegmentCreated(Process& process, SegmentCreated& message, UniqueFd fd) {
   Status status = segments_.Adopt(SegmentId{process.id.value}, UniqueFd(fd.Release()), message.size);
   if (!status.ok()) return Refuse(process, "offered a segment that cannot be kept: " + status.error().message);
-  FindJob(process.job)->segments.insert(SegmentId{process.id.value});
+  FindJob(process.local.job)->segments.insert(SegmentId{process.id.value});
 }
 
 void NodeDaemon::Handle(Process& process, OpenSegment& message) {
@@ -493,54 +393,16 @@ void NodeDaemon::Handle(Process& process, ReleaseMemory& message) {
   budget_->Handle(MemoryBudget::Released{process.id, message.bytes, NowNs()}, budget_actions_);
 }
 
-void NodeDaemon::Handle(Process& process, RouteTo& message) {
-  if (NodeOf(message.to) == kClusterNode) return;  // it counts no borrowers
-  if ((message.to.value & kObserverBit) != 0) {
-    return observers_->Send(message.to.value & ~kObserverBit, Routed{process.id, std::move(message.payload)});
-  }
-  const NodeNumber node = NodeOf(message.to);
-  if (IsElsewhere(message.to) && (cluster_->Knows(node) || cluster_->MayAppear(node)) &&
-      !deaths_.contains(message.to)) {
-    remote_peers_.insert(message.to);
-    return SendFor(process, NodeOf(message.to), RoutedAcross{process.id, message.to, std::move(message.payload)});
-  }
-  auto* target = Find(message.to);
-  if (target == nullptr || target->stage != Process::Stage::kReady) {
-    auto death = deaths_.find(message.to);
-    std::string how = death != deaths_.end()             ? death->second
-                      : message.to.value >= next_number_ ? "it never existed"
-                                                         : "it has ended";
-    // A process that is closing will be announced; the answer then comes twice, which does no harm.
-    return Send(process, ProcessDied{message.to, 0, std::move(how)});
-  }
-  Forward(process, *target, Routed{process.id, std::move(message.payload)});
+void NodeDaemon::FreeHere(SegmentId segment, std::vector<Location> locations, ProcessId because_of) {
+  // What other nodes have of it goes first.
+  if (exchange_) locations = exchange_->Freed(std::move(locations));
+  if (!locations.empty()) FreeInSegment(segment, std::move(locations), because_of);
 }
 
-void NodeDaemon::Handle(Process& process, FreeObjects& message) { FreeHere(message.locations, &process); }
-
-void NodeDaemon::FreeHere(const std::vector<Location>& all, Process* sender) {
-  std::map<SegmentId, std::vector<Location>> by_segment;
-  for (const auto& location : all) by_segment[location.segment].push_back(location);
-  for (auto& [segment, locations] : by_segment) {
-    ProcessId writer{segment.value};  // a segment has its writer's number
-    if (IsElsewhere(writer)) {
-      if (sender != nullptr) {
-        SendFor(*sender, NodeOf(writer),
-                FromProcess{sender->id, sender->job, Encode(FreeObjects{std::move(locations)})});
-      }
-      continue;
-    }
-    // What other nodes have of it goes first.
-    if (exchange_) locations = exchange_->Freed(std::move(locations));
-    if (!locations.empty()) FreeInSegment(segment, std::move(locations), sender);
-  }
-}
-
-void NodeDaemon::FreeInSegment(SegmentId segment, std::vector<Location> locations, Process* sender) {
-  const ProcessId writer{segment.value};
-  if (auto* target = Find(writer); target != nullptr && target->stage == Process::Stage::kReady) {
-    if (sender != nullptr) return Forward(*sender, *target, ObjectsFreed{std::move(locations)});
-    return Send(*target, ObjectsFreed{std::move(locations)});
+void NodeDaemon::FreeInSegment(SegmentId segment, std::vector<Location> locations, ProcessId because_of) {
+  const ProcessId writer{segment.value};  // a segment has its writer's number
+  if (const auto* target = Find(writer); target != nullptr && target->local.ready()) {
+    return Send(writer, ObjectsFreed{std::move(locations)}, because_of);
   }
   uint64_t freed = 0;
   for (const auto& location : locations) freed += segments_.FreeDead(location);
@@ -548,54 +410,28 @@ void NodeDaemon::FreeInSegment(SegmentId segment, std::vector<Location> location
   SegmentChanged(segment);
 }
 
-void NodeDaemon::Handle(Process& process, AskShape& message) {
-  if (!IsValidShape(message.shape)) return Refuse(process, "asked about resources that cannot be");
-  Send(process, ShapeAnswer{message.request, EncodeFact(Explain(message.shape))});
-}
-
-ShapeFact NodeDaemon::Explain(const ResourceAmounts& shape) {
-  ShapeFact fact = scheduler_->Explain(shape);
-  if (cluster_) {
-    // What others hold there is not known here, and nobody here keeps it from coming: it may yet be served. Nor is
-    // anything hopeless that no node has: one that has it may join.
-    const ResourceAmounts plain = WithoutPlacement(shape);
-    const auto& nodes = cluster_->nodes();
-    const bool somewhere = std::any_of(nodes.begin(), nodes.end(), [&](const auto& node) {
-      return ResourceLedger(node.second.resources).Fits(plain);
-    });
-    if (MayBeServedElsewhere(shape) || !somewhere) {
-      fact.holders.clear();
-      fact.total = shape;
-      ++fact.starting;
-    }
-  }
-  for (HolderFact& holder : fact.holders) {
-    if (auto* worker = Find(holder.worker)) holder.pid = worker->pid != 0 ? worker->pid : worker->claimed_pid;
-    if (std::string name = directory_.ClassOf(holder.worker); !name.empty()) holder.actor = "actor " + name;
-  }
-  return fact;
-}
-
 void NodeDaemon::Handle(Process& process, CloseSession&) {
-  if (!process.is_driver) return Refuse(process, "closed the session, which only a driver does");
-  Job& job = *FindJob(process.job);
+  if (!process.local.is_driver) return Refuse(process, "closed the session, which only a driver does");
+  Job& job = *FindJob(process.local.job);
   if (job.leaving_until_ns != 0) return;
   job.leaving_until_ns = NowNs() + kLeaveNs;
+  job.core.leaving = true;
   for (auto& [id, other] : processes_) {
-    if (other->job == process.job && !other->is_driver && other->stage == Process::Stage::kReady) {
+    if (other->local.job == process.local.job && !other->local.is_driver &&
+        other->local.stage == LocalProcess::Stage::kReady) {
       Send(*other, Exit{.now = 1});
     }
   }
 }
 
-// After the driver has closed the session: ends the job when all its workers have left, or had their time.
+// After the farewell: ends the job when all its workers have left, or had their time.
 void NodeDaemon::LeaveWhenAlone(Job& job) {
-  if (job.leaving_until_ns == 0 || job.ending || ended_) return;
+  if (job.leaving_until_ns == 0 || job.core.ending || ended_) return;
   bool alone = true;
   Process* driver = Find(job.driver);
   for (auto& [id, process] : processes_) {
-    if (process->job != job.driver) continue;
-    alone = alone && (process->is_driver || process->stage == Process::Stage::kConnecting);
+    if (process->local.job != job.driver) continue;
+    alone = alone && (process->local.is_driver || process->local.stage == LocalProcess::Stage::kConnecting);
   }
   if (!alone && NowNs() < job.leaving_until_ns) return;
   // What was printed before still reaches the driver, which reads until we close.
@@ -605,27 +441,23 @@ void NodeDaemon::LeaveWhenAlone(Job& job) {
     pollfd waiting{driver->stream->fd(), POLLOUT, 0};
     ::poll(&waiting, 1, 10);
   }
-  EndJob(job.driver, 0);
+  EndJobOf(job.driver, 0);
 }
 
-void NodeDaemon::EndJob(ProcessId driver, int exit_code) {
+void NodeDaemon::EndJobOf(ProcessId driver, int exit_code) {
   if (!lasting_) return EndSession(exit_code);
   Process* process = Find(driver);
-  if (process == nullptr || process->stage == Process::Stage::kClosing) return;
-  process->stage = Process::Stage::kClosing;
-  if (Job* job = FindJob(driver)) EndProcessesOf(*job);
-  Bury(driver);
+  if (process == nullptr || process->local.stage == LocalProcess::Stage::kClosing) return;
+  core_.ProcessClosing(driver, NowNs());
+  if (Job* job = FindJob(driver)) core_.EndJob(job->core);
+  DeclareDead(driver);
 }
 
-void NodeDaemon::EndProcessesOf(Job& job) {
-  job.ending = true;
-  ForgetProgram(job.driver);
-  // The zygotes first, so that they fork no more.
-  for (JobZygote* zygote : job.Zygotes()) {
+void NodeDaemon::EndJob(ProcessId driver) {
+  ForgetProgram(driver);
+  // So that they fork no more.
+  for (JobZygote* zygote : FindJob(driver)->Zygotes()) {
     if (zygote->process) ::kill(zygote->process->pid(), SIGKILL);
-  }
-  for (auto& [id, worker] : processes_) {
-    if (worker->job == job.driver && !worker->is_driver) Kill(*worker, "its driver has ended");
   }
 }
 
@@ -633,19 +465,18 @@ void NodeDaemon::EndProcessesOf(Job& job) {
 void NodeDaemon::ForgetEndedJobs() {
   std::erase_if(jobs_, [&](const auto& entry) {
     const Job& job = *entry.second;
-    if (!job.ending || job.plain_zygote.process || job.warm_zygote.process) return false;
+    if (!job.core.ending || job.plain_zygote.process || job.warm_zygote.process) return false;
     if (std::any_of(processes_.begin(), processes_.end(),
-                    [&](const auto& process) { return process.second->job == job.driver; })) {
+                    [&](const auto& process) { return process.second->local.job == job.driver; })) {
       return false;
     }
     LogInfo("job", "%s has ended", ToString(job.driver).c_str());
-    told_jobs_.erase(job.driver);
-    if (cluster_ && NodeOf(job.driver) != kClusterNode) cluster_->ForgetJob(job.driver);
     if (NodeOf(job.driver) == kClusterNode) {
       orphan_segments_.insert(job.segments.begin(), job.segments.end());
-      return true;
+    } else {
+      for (SegmentId segment : std::exchange(entry.second->segments, {})) ForgetSegment(segment);
     }
-    for (SegmentId segment : std::exchange(entry.second->segments, {})) ForgetSegment(segment);
+    core_.ForgetJob(job.driver);
     return true;
   });
   if (exchange_ && processes_.empty()) exchange_->LastProcessEnded();
@@ -656,7 +487,7 @@ void NodeDaemon::ForgetEndedJobs() {
 }
 
 void NodeDaemon::Send(Process& process, const Message& message, std::vector<SharedFd> fds) {
-  if (process.stage == Process::Stage::kClosing) return;
+  if (process.local.stage == LocalProcess::Stage::kClosing) return;
   process.stream->Queue(message, std::move(fds));
   unflushed_.insert(process.id);
 }
@@ -675,7 +506,7 @@ void NodeDaemon::FlushAll() {
     batch.swap(unflushed_);
     for (ProcessId id : batch) {
       auto* process = Find(id);
-      if (process == nullptr || process->stage == Process::Stage::kClosing) continue;
+      if (process == nullptr || process->local.stage == LocalProcess::Stage::kClosing) continue;
       bool sent = process->stream->Flush();
       size_t queued = process->stream->queued_bytes();
       if (queued > kMaxUnreadBytes) {
@@ -697,7 +528,7 @@ void NodeDaemon::ResumeSendersTo(ProcessId target) {
   }
   for (ProcessId id : resumed) {
     auto* process = Find(id);
-    if (process == nullptr || process->stage == Process::Stage::kClosing) continue;
+    if (process == nullptr || process->local.stage == LocalProcess::Stage::kClosing) continue;
     UpdateInterest(*process);
     ReadFrom(*process, false);  // what it sent before it was stopped lies in our buffer already
   }
@@ -714,151 +545,19 @@ void NodeDaemon::UpdateInterest(Process& process) {
 // ---- decisions of the machines ----------------------------------------------------------------------------------
 
 void NodeDaemon::Settle() {
-  if (settling_ || !scheduler_) return;
+  if (settling_ || !core_.is_open()) return;
   settling_ = true;
-  while (!ended_ && (!scheduler_actions_.empty() || !directory_actions_.empty() || !pool_actions_.empty() ||
-                     !budget_actions_.empty() || !orphan_actions_.empty())) {
-    for (auto& action : std::exchange(scheduler_actions_, {})) {
-      std::visit([&](const auto& a) { Perform(a); }, action);
-    }
-    for (auto& action : std::exchange(directory_actions_, {})) {
-      std::visit([&](const auto& a) { Perform(a); }, action);
-    }
-    for (auto& action : std::exchange(pool_actions_, {})) {
-      std::visit([&](const auto& a) { Perform(a); }, action);
-    }
+  core_.Settle(NowNs());
+  while (!ended_ && (!budget_actions_.empty() || !orphan_actions_.empty())) {
     for (auto& action : std::exchange(budget_actions_, {})) {
       std::visit([&](const auto& a) { Perform(a); }, action);
     }
     for (auto& action : std::exchange(orphan_actions_, {})) {
       std::visit([&](const auto& a) { Perform(a); }, action);
     }
+    core_.Settle(NowNs());
   }
   settling_ = false;
-}
-
-void NodeDaemon::Perform(const GrantLease& action) {
-  if (IsElsewhere(action.process)) return GrantElsewhere(action);
-  auto* submitter = Find(action.process);
-  auto* worker = Find(action.worker);
-  WEFT_CHECK(submitter != nullptr && worker != nullptr, "the scheduler knows the living only");
-  PoolOf(action.worker).WorkerWasLeased(action.worker);
-  // If the submitter is closing, its burial ends the lease. If the worker is, the submitter gets the lease all the same
-  // and then hears of the death like of any other: a wish never vanishes.
-  if (submitter->stage != Process::Stage::kReady) return;
-  if (cluster_ && !MayServe(action.shape)) {  // the head has placed it here
-    sent_wishes_.Arrived(action.process, action.shape);
-    WishWasPlaced(action.process, action.shape);
-  }
-  if (!OpenChannel(*submitter, *worker)) {
-    EndLease(action.process, action.lease);
-    Send(*submitter, LeaseRefused{action.shape, "no descriptors or channel slots are left on this node"});
-    return;
-  }
-  worker->doorbell->demand().store(scheduler_->demand() ? 1 : 0);
-  CountGrant(*submitter, action.shape);
-  Send(*submitter, LeaseGranted{action.shape, action.lease, action.worker, action.gpus});
-}
-
-void NodeDaemon::CountGrant(Process& process, const ResourceAmounts& shape) {
-  if (process.granted.size() >= kMaxCountedShapes) process.granted.clear();  // then one too many may be granted
-  ++process.granted[shape];
-}
-
-bool NodeDaemon::OpenChannel(Process& submitter, Process& worker) {
-  const ChannelBroker::Pair pair{submitter.id, worker.id};
-  if (channels_.HasSubmitter(pair)) return true;
-  SharedFd shared, submitter_end, worker_end;
-  if (test_streams_.empty()) {
-    auto memory = CreateChannelMemory();
-    if (!memory) return false;
-    shared = ShareFd(std::move(*memory));
-  } else {
-    auto ends = test_streams_ == "tcp" ? LoopbackTcpPair() : StreamSocketPair(Blocking::kNo);
-    if (!ends) return false;
-    worker_end = ShareFd(std::move(ends->first));
-    submitter_end = ShareFd(std::move(ends->second));
-  }
-  const auto slots = channels_.Open(pair);
-  if (!slots) return false;
-  if (shared) {
-    Send(worker, ChannelOpened{submitter.id, slots->worker, slots->submitter, 0}, {shared, submitter.doorbell_fd});
-    Send(submitter, ChannelOpened{worker.id, slots->submitter, slots->worker, 1}, {shared, worker.doorbell_fd});
-  } else {
-    Send(worker, StreamOpened{submitter.id, slots->worker, 0}, {worker_end});
-    Send(submitter, StreamOpened{worker.id, slots->submitter, 1}, {submitter_end});
-  }
-  return true;
-}
-
-void NodeDaemon::Perform(const RecallLease& action) {
-  if (IsElsewhere(action.process)) return SendElsewhere(action.process, LeaseRecalled{action.lease});
-  if (auto* process = Find(action.process)) Send(*process, LeaseRecalled{action.lease});
-}
-
-void NodeDaemon::Perform(const RefuseLeases& action) {
-  if (IsElsewhere(action.process)) {
-    const std::string why = "on " + cluster_->Describe(cluster_->self()) + " " + action.why;
-    return SendElsewhere(action.process, LeaseRefused{action.shape, why, action.count});
-  }
-  if (auto* process = Find(action.process)) Send(*process, LeaseRefused{action.shape, action.why});
-}
-
-void NodeDaemon::Perform(const WantWorkers& action) {
-  Job* job = FindJob(action.kind.job);
-  if (job == nullptr || job->ending || job->leaving_until_ns != 0) return;
-  if (WorkerPool* pool = job->PoolOf(action.kind.python_of_cpp_job)) {
-    pool->WorkersWanted(action.count, NowNs(), pool_actions_);
-  }
-}
-
-void NodeDaemon::Perform(const SetDemand& action) {
-  // The flag first, then the look (both sequentially consistent): a worker that blocks sets its flag and then looks at
-  // ours, so at least one of the two sees the other.
-  for (auto& [id, process] : processes_) {
-    if (!process->doorbell || !scheduler_->IsLeased(id)) continue;
-    process->doorbell->demand().store(action.on ? 1 : 0);
-    if (action.on) TakeLoan(*process);
-  }
-  if (action.on) scheduler_->Handle(BlockedFlagsRead{}, scheduler_actions_);
-}
-
-void NodeDaemon::Perform(const KillWorker& action) {
-  if (auto* process = Find(action.worker)) Kill(*process, "the process whose tasks it ran has ended");
-}
-
-void NodeDaemon::RereadBlockedFlags() {
-  scheduler_->Handle(TimePassed{NowNs()}, scheduler_actions_);  // what follows is counted from now
-  for (ProcessId id : std::set<ProcessId>(scheduler_->lending())) {
-    auto* process = Find(id);
-    if (process == nullptr || !process->doorbell || process->doorbell->blocked().load() == BlockedState::kLends)
-      continue;
-    scheduler_->Handle(WorkerUnblocked{id}, scheduler_actions_);
-    if (scheduler_->demand()) TakeLoan(*process);  // it waits again, perhaps
-  }
-}
-
-void NodeDaemon::Perform(const StartWorker& action) {
-  Job* job = FindJob(action.kind.job);
-  if (job == nullptr || job->ending || job->leaving_until_ns != 0 || AwaitsProgram(*job, action)) return;
-  if (Status status = Launch(action.worker, action.kind); !status.ok()) {
-    job->PoolOf(action.kind.python_of_cpp_job)
-        ->WorkerEnded(action.worker, status.error().message, NowNs(), pool_actions_);
-  }
-}
-
-void NodeDaemon::Perform(const RetireWorker& action) {
-  scheduler_->Handle(WorkerRetired{action.worker}, scheduler_actions_);
-  if (auto* process = Find(action.worker)) Send(*process, Exit{});
-}
-
-void NodeDaemon::Perform(const AbandonStart& action) {
-  if (auto* process = Find(action.worker)) Kill(*process, "it took too long to start");
-}
-
-void NodeDaemon::Perform(const GiveUpStarting& action) {
-  LogInfo("worker", "none can be started for job %s: %s", ToString(action.kind.job).c_str(), action.why.c_str());
-  scheduler_->Handle(StartingGivenUp{action.why, action.kind}, scheduler_actions_);
 }
 
 void NodeDaemon::Perform(const MemoryBudget::Grant& action) {
@@ -885,7 +584,7 @@ void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string tex
   WorkerOutput output{worker, 0, static_cast<uint8_t>(is_stderr), std::move(text), ""};
   if (auto* process = Find(worker)) {
     output.pid = process->pid != 0 ? process->pid : process->claimed_pid;
-    output.name = process->actor_class.empty() ? printer : process->actor_class;
+    output.name = process->local.actor_class.empty() ? printer : process->local.actor_class;
     // Text without a mark is of whatever ran at the time, if that was one task.
     if (output.name.empty() && process->events) {
       output.name = RecentFunction(process->events->get(), NowNs() - kOutputDelayNs);
@@ -895,17 +594,17 @@ void NodeDaemon::ForwardOutput(ProcessId worker, bool is_stderr, std::string tex
     if (output.name.size() > 80) output.name.resize(80);
     for (char& c : output.name) c = static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
     process->output[is_stderr ? 1 : 0].Append(output.text);
-    const Job* job = FindJob(process->job);
-    if (job != nullptr) Answer(job->output_to, output);
+    const Job* job = FindJob(process->local.job);
+    if (job != nullptr) core_.Answer(job->core.output_to, output);
   }
 }
 
 void NodeDaemon::PauseOrResumeOutput() {
   for (auto& [id, job] : jobs_) {
     const Process* driver = Find(id);
-    const bool elsewhere = driver == nullptr && IsElsewhere(job->output_to);
+    const bool elsewhere = driver == nullptr && IsElsewhere(job->core.output_to);
     if (driver == nullptr && !elsewhere) continue;
-    const size_t queued = elsewhere ? cluster_->KeptBytes(NodeOf(job->output_to)) : driver->stream->queued_bytes();
+    const size_t queued = elsewhere ? cluster_->KeptBytes(NodeOf(job->core.output_to)) : driver->stream->queued_bytes();
     job->outputs->Pause(queued > (job->outputs->paused() ? kMaxQueuedOutputBytes / 2 : kMaxQueuedOutputBytes));
   }
 }

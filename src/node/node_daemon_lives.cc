@@ -21,7 +21,6 @@ namespace weft::core {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
-constexpr size_t kMaxRememberedDeaths = 4096;
 // A zygote that dies without a request is replaced at once, but not more often than this.
 constexpr int64_t kZygotePauseNs = 1000 * kMs;
 // A warm zygote that dies while it serves is an accident. After so many, the plain one goes on alone.
@@ -39,7 +38,13 @@ std::string Joined(const std::vector<std::string>& names) {
 
 // ---- lives ------------------------------------------------------------------------------------------------------
 
-Status NodeDaemon::Launch(ProcessId worker, const WorkerKind& kind) {
+Status NodeDaemon::Launch(const StartWorker& start) {
+  if (AwaitsProgram(*FindJob(start.kind.job), start)) return Status();
+  return StartProcess(start);
+}
+
+Status NodeDaemon::StartProcess(const StartWorker& start) {
+  const auto& [worker, kind] = start;
   Job& job = *FindJob(kind.job);
   auto sockets = StreamSocketPair();
   if (!sockets) return sockets.error();
@@ -84,16 +89,14 @@ Status NodeDaemon::Launch(ProcessId worker, const WorkerKind& kind) {
     pid = *started;
   }
 
-  auto process = std::make_unique<Process>();
-  process->id = worker;
-  process->job = kind.job;
-  process->python_of_cpp_job = kind.python_of_cpp_job;
+  auto stream = std::make_unique<MessageStream>(std::move(sockets->first));
+  auto watch = loop_.Add(stream->fd(), EPOLLIN, [this, id = worker](uint32_t events) { OnProcessEvent(id, events); });
+  if (!watch) return watch.error();  // the worker ends when its socket closes
+  core_.WorkerStarted(worker, kind);
+  auto process = std::make_unique<Process>(*core_.Find(worker));
   process->warm = job.ServingZygote().warm;
   process->pid = pid;
-  process->stream = std::make_unique<MessageStream>(std::move(sockets->first));
-  auto watch =
-      loop_.Add(process->stream->fd(), EPOLLIN, [this, worker](uint32_t events) { OnProcessEvent(worker, events); });
-  if (!watch) return watch.error();  // the worker ends when its socket closes
+  process->stream = std::move(stream);
   process->watch = *watch;
   if (pid != 0) pids_[pid] = worker;
   processes_[worker] = std::move(process);
@@ -136,32 +139,27 @@ void NodeDaemon::StartWarmZygote(Job& job) {
   ++job.warm_starts;
   if (!EnsureZygote(job, job.warm_zygote)) return PreloadSettled(job, Preload::kNone);  // the plain one will say why
   job.preload = Preload::kImporting;
-  scheduler_->Handle(ActorsHeld{job.driver, true}, scheduler_actions_);
+  core_.HoldActors(job.driver, true, NowNs());
 }
 
 void NodeDaemon::PreloadSettled(Job& job, Preload preload) {
   Settle();  // what was decided for the workers of now holds
   job.preload = preload;
-  const bool wanted = !job.ending && job.leaving_until_ns == 0;
-  if (preload == Preload::kServing && wanted) {
-    // At once, so that no actor gets one of those that leave.
-    std::vector<PoolAction> actions;
-    job.pool->Renew(NowNs(), actions);
-    for (const auto& action : actions) std::visit([&](const auto& a) { Perform(a); }, action);
-  }
-  scheduler_->Handle(ActorsHeld{job.driver, false}, scheduler_actions_);
+  const bool wanted = !job.core.ending && job.leaving_until_ns == 0;
+  if (preload == Preload::kServing && wanted) core_.RenewWorkers(job.driver, NowNs());
+  core_.HoldActors(job.driver, false, NowNs());
   if (!wanted) return;
-  if (std::exchange(job.prestart_later, false)) job.pool->SessionOpened(NowNs(), pool_actions_);
+  if (std::exchange(job.prestart_later, false)) core_.Prestart(job.driver, NowNs());
 }
 
 // Starts workers before anybody asks, once there is a zygote that should fork them.
 void NodeDaemon::Prestart(Job& job) {
   job.prestart_later = job.preload == Preload::kImporting;
-  if (!job.prestart_later) job.pool->SessionOpened(NowNs(), pool_actions_);
+  if (!job.prestart_later) core_.Prestart(job.driver, NowNs());
 }
 
 void NodeDaemon::WarmZygoteEnded(Job& job, int status, const std::string& how) {
-  const bool wanted = !job.ending && job.leaving_until_ns == 0;
+  const bool wanted = !job.core.ending && job.leaving_until_ns == 0;
   if (wanted && job.preload == Preload::kServing && job.warm_starts < kMaxWarmStarts) return StartWarmZygote(job);
   // One that finds nothing to preload has said why, and exits with code 0.
   if (wanted && status != 0) {
@@ -171,8 +169,8 @@ void NodeDaemon::WarmZygoteEnded(Job& job, int status, const std::string& how) {
 }
 
 void NodeDaemon::Warn(const Job& job, const std::string& text) {
-  const std::string where = IsElsewhere(job.output_to) ? "on " + cluster_->Describe(cluster_->self()) + ": " : "";
-  Answer(job.output_to, WorkerOutput{ProcessId{}, 0, 1, "weft: " + where + text + "\n", ""});
+  const std::string where = IsElsewhere(job.core.output_to) ? "on " + cluster_->Describe(cluster_->self()) + ": " : "";
+  core_.Answer(job.core.output_to, WorkerOutput{ProcessId{}, 0, 1, "weft: " + where + text + "\n", ""});
 }
 
 void NodeDaemon::AdoptClaimedPid(Process& process) {
@@ -183,7 +181,7 @@ void NodeDaemon::AdoptClaimedPid(Process& process) {
   if (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) return;
   process.pid = pid;
   pids_[pid] = process.id;
-  if (process.kill_sent) ::kill(pid, SIGKILL);  // which had nobody to go to before
+  if (process.local.killed) ::kill(pid, SIGKILL);  // which had nobody to go to before
 }
 
 void NodeDaemon::OnZygoteEvent(Job& job, JobZygote& zygote) {
@@ -197,7 +195,7 @@ void NodeDaemon::OnZygoteEvent(Job& job, JobZygote& zygote) {
           ::kill(forked->pid, SIGKILL);  // nobody waits for it any more
         } else {
           process->pid = forked->pid;
-          if (process->kill_sent) ::kill(process->pid, SIGKILL);
+          if (process->local.killed) ::kill(process->pid, SIGKILL);
         }
       } else if (process != nullptr) {
         process->note = std::string("the zygote cannot fork: ") + strerror(-forked->pid);
@@ -230,7 +228,7 @@ void NodeDaemon::ZygoteEnded(Job& job, JobZygote& zygote, int status) {
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) how.append("; it said:\n").append(words);
   for (auto& [id, process] : processes_) {
-    if (process->job != job.driver || process->is_driver || process->pid != 0) continue;
+    if (process->local.job != job.driver || process->local.is_driver || process->pid != 0) continue;
     if (process->warm != zygote.warm) continue;
     process->zygote_end = how;
     AdoptClaimedPid(*process);
@@ -244,7 +242,7 @@ void NodeDaemon::ZygoteEnded(Job& job, JobZygote& zygote, int status) {
   CheckClosing();
   if (ended_) return;
   if (zygote.warm) return WarmZygoteEnded(job, status, how);
-  if (restart && !job.ending && !zygote.process) {
+  if (restart && !job.core.ending && !zygote.process) {
     [[maybe_unused]] Status ignored = EnsureZygote(job, zygote);  // if that fails, the next start of a worker says so
   }
 }
@@ -289,25 +287,17 @@ void NodeDaemon::OnExit(pid_t pid, int status) {
   auto* process = Find(id);
   if (process == nullptr) return;
   process->exit_status = status;
-  Bury(id);
-}
-
-void NodeDaemon::Kill(Process& process, std::string note) {
-  if (process.note.empty()) process.note = std::move(note);
-  process.kill_sent = true;
-  if (process.pid > 0 && !process.exit_status) ::kill(process.pid, SIGKILL);
+  DeclareDead(id);
 }
 
 void NodeDaemon::BeginClosing(Process& process) {
-  if (process.is_driver) return EndJob(process.id, 0);
-  if (process.stage == Process::Stage::kClosing) return;
-  process.stage = Process::Stage::kClosing;
+  if (process.local.is_driver) return EndJobOf(process.id, 0);
+  if (process.local.stage == LocalProcess::Stage::kClosing) return;
   process.closing_since_ns = NowNs();
   closing_.insert(process.id);
   loop_.Remove(process.watch);
   process.watch = 0;
-  // No leases for it any more, if it is idle. If it is leased, the lease ends with the burial.
-  if (scheduler_->IsIdle(process.id)) scheduler_->Handle(WorkerRetired{process.id}, scheduler_actions_);
+  core_.ProcessClosing(process.id, NowNs());
 }
 
 void NodeDaemon::CheckClosing() {
@@ -320,10 +310,10 @@ void NodeDaemon::CheckClosing() {
     bool never_was = process->pid == 0 && process->claimed_pid == 0 && !process->zygote_end.empty();
     int64_t age = now - process->closing_since_ns;
     if (never_was || age >= kStatusWaitNs + kKillWaitNs) {
-      Bury(id);
+      DeclareDead(id);
       Settle();
-    } else if (age >= kStatusWaitNs && !process->kill_sent) {
-      Kill(*process, "it had closed its connection to the node daemon");
+    } else if (age >= kStatusWaitNs && !process->local.killed) {
+      core_.Kill(id, "it had closed its connection to the node daemon");
     }
     if (ended_) return;
   }
@@ -342,76 +332,52 @@ std::string NodeDaemon::DescribeDeath(const Process& process) const {
   return how;
 }
 
-void NodeDaemon::Bury(ProcessId id) {
+void NodeDaemon::DeclareDead(ProcessId id) {
   auto* process = Find(id);
   // What it sent and printed before it died counts. Its messages may make others die, so look again after each step.
-  if (process->stage != Process::Stage::kClosing) ReadFrom(*process, true);
+  if (process->local.stage != LocalProcess::Stage::kClosing) ReadFrom(*process, true);
   // Decisions that name it are carried out while it can still be found: a grant on it must be heard of before its
   // death.
   Settle();
   if (ended_ || (process = Find(id)) == nullptr) return;
-  Job* job = FindJob(process->job);
+  Job* job = FindJob(process->local.job);
   if (job != nullptr) job->outputs->Drain(id);
-  std::string how = DescribeDeath(*process);
+  const std::string how = DescribeDeath(*process);
   std::string why_not_started = how;
   std::string words = process->last_stderr;
   while (!words.empty() && words.back() == '\n') words.pop_back();
   if (!words.empty()) why_not_started += "; it said:\n" + words;
 
-  LogInfo(process->is_driver ? "driver" : "worker", "%s of job %s with pid %d %s", ToString(id).c_str(),
-          ToString(process->job).c_str(), process->pid, why_not_started.c_str());
-  channels_.Ended(id);
-  if (cluster_) cluster_->SendToAll(ProcessVanished{id, process->pid, how});
-  far_workers_.erase(id);
-  TellOfActorsThatEndWith(id, process->pid != 0 ? process->pid : process->claimed_pid, how);
-  // Everybody hears of it: an owner may count the dead as a borrower by the word of a third process alone.
-  for (auto& [other_id, other] : processes_) {
-    if (other_id == id || other->stage != Process::Stage::kReady) continue;
-    Send(*other, ProcessDied{id, process->pid, how});
-    // The dead may have been about to wake it.
-    if (other->doorbell) other->doorbell->WakeAll();
-  }
+  LogInfo(process->local.is_driver ? "driver" : "worker", "%s of job %s with pid %d %s", ToString(id).c_str(),
+          ToString(process->local.job).c_str(), process->pid, why_not_started.c_str());
   if (process->watch != 0) loop_.Remove(process->watch);
   if (process->pid != 0) pids_.erase(process->pid);
   closing_.erase(id);
   unflushed_.erase(id);
   RememberDead(*process, how);
-  RememberHow(id, std::move(how));
+  core_.ProcessIsGone(id, PidOf(id), how, why_not_started, NowNs());
+  processes_.erase(id);
 
   const SegmentKeeper::Estate estate = segments_.WriterDied(SegmentId{id.value});
   if (exchange_) exchange_->ProcessEnded(id);
   SegmentChanged(SegmentId{id.value});
   if (programs_) programs_->ForgetLibraries(id);
-  const bool was_worker = !process->is_driver, python_of_cpp_job = process->python_of_cpp_job;
-  processes_.erase(id);
-  int64_t now = NowNs();
-  budget_->Handle(MemoryBudget::Died{id, estate.surviving_bytes, now}, budget_actions_);
+  budget_->Handle(MemoryBudget::Died{id, estate.surviving_bytes, NowNs()}, budget_actions_);
   FindOrphansOf(id, estate.objects);
-  scheduler_->Handle(ProcessLost{id}, scheduler_actions_);
-  if (was_worker && job != nullptr && !job->ending) {
-    job->PoolOf(python_of_cpp_job)->WorkerEnded(id, why_not_started, now, pool_actions_);
-  }
   Settle();
   ResumeSendersTo(id);
-}
-
-void NodeDaemon::RememberHow(ProcessId id, std::string how) {
-  if (!deaths_.insert_or_assign(id, std::move(how)).second) return;
-  deaths_in_order_.push_back(id);
-  if (deaths_in_order_.size() <= kMaxRememberedDeaths) return;
-  deaths_.erase(deaths_in_order_.front());
-  deaths_in_order_.pop_front();
 }
 
 void NodeDaemon::EndSession(int exit_code, const std::string& why) {
   if (ended_) return;
   LogInfo("node", "ends: %s", why.empty() ? "its driver or its parent has ended" : why.c_str());
   for (auto& [id, process] : processes_) {
-    if (why.empty() || !process->is_driver || process->stage == Process::Stage::kClosing) continue;
+    if (why.empty() || !process->local.is_driver || process->local.stage == LocalProcess::Stage::kClosing) continue;
     process->stream->Queue(Exit{.now = 1, .why = why});
     process->stream->Flush();  // as far as it goes: a driver that reads nothing will see no more than that we have gone
   }
   ended_ = true;
+  core_.End();
   exit_code_ = exit_code;
 }
 

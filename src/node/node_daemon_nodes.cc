@@ -1,6 +1,5 @@
 // NodeDaemon: what it tells of the other nodes, and what it asks the head for processes. The head knows all nodes; the
-// others ask it, and tell what they know themselves if it does not answer. Questions of processes wait for their
-// answer, and are asked again if another head takes over.
+// others ask it, and tell what they know themselves if it does not answer.
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,13 +27,13 @@ std::vector<NodeListed> NodeDaemon::OwnNodes() const {
     nodes = cluster_->List();
   } else {
     nodes.push_back({.node = {1}, .session = session_, .head = 1, .own = 1, .name = MachineName()});
-    nodes[0].total = resources_;
+    nodes[0].total = core_.resources();
   }
   for (NodeListed& node : nodes) {
     if (node.own == 0) continue;
     // Of ourselves we know more than what was told last.
     node.available.clear();
-    for (const auto& [name, amount] : scheduler_->free().amounts()) {
+    for (const auto& [name, amount] : core_.scheduler().free().amounts()) {
       if (amount > 0 && name != kPythonWorker) node.available.emplace_back(name, amount);
     }
   }
@@ -79,29 +78,6 @@ void NodeDaemon::AnswerWithoutHead(int64_t now_ns) {
       if (node.head != 0 && node.alive != 0) node.why = "it does not answer; this is what was known last";
     }
     AnswerObserver(asked.observer, asked.question, nodes);
-  }
-}
-
-void NodeDaemon::RememberQuestion(const Process& process, const Message& message, const std::string& encoded) {
-  if (cluster_->is_head()) return;  // it ends with us
-  uint64_t request = 0;
-  if (const auto* lookup = std::get_if<LookupActor>(&message)) request = lookup->request;
-  if (const auto* list = std::get_if<ListActors>(&message)) request = list->request;
-  if (const auto* create = std::get_if<CreateActor>(&message)) request = create->request;
-  if (request != 0) asked_head_[{process.id, request}] = encoded;
-}
-
-// Of a new head: what the former one has not answered.
-void NodeDaemon::AskAnew() {
-  for (auto asked = asked_head_.begin(); asked != asked_head_.end();) {
-    const Process* process = Find(asked->first.first);
-    if (process == nullptr) {
-      asked = asked_head_.erase(asked);
-      continue;
-    }
-    TellHeadOfJob(process->job);
-    cluster_->SendToHead(FromProcess{process->id, process->job, asked->second});
-    ++asked;
   }
 }
 

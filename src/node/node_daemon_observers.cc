@@ -39,10 +39,10 @@ void NodeDaemon::ListenForObservers() {
   keep_events_ = events == nullptr || std::strcmp(events, "0") != 0;
   observers_ = std::make_unique<Observers>(loop_, [this](uint64_t observer, Message& question) {
     if (auto* observe = std::get_if<Observe>(&question)) return AnswerObserver(observer, *observe);
-    if (!scheduler_) return observers_->Close(observer);
+    if (!core_.is_open()) return observers_->Close(observer);
     if (auto* shape = std::get_if<AskShape>(&question)) {
       if (!IsValidShape(shape->shape)) return observers_->Close(observer);
-      return observers_->Send(observer, ShapeAnswer{shape->request, EncodeFact(Explain(shape->shape))});
+      return observers_->Send(observer, ShapeAnswer{shape->request, EncodeFact(core_.Explain(shape->shape))});
     }
     if (auto* route = std::get_if<RouteTo>(&question)) RouteForObserver(observer, *route);
   });
@@ -62,7 +62,7 @@ void NodeDaemon::RouteForObserver(uint64_t observer, RouteTo& question) {
     return observers_->Close(observer);
   }
   auto* target = Find(question.to);
-  if (target == nullptr || target->stage != Process::Stage::kReady) {
+  if (target == nullptr || target->local.stage != LocalProcess::Stage::kReady) {
     return observers_->Send(observer, ProcessDied{question.to, 0, "it has ended"});
   }
   Send(*target, Routed{ProcessId{kObserverBit | observer}, std::move(question.payload)});
@@ -72,24 +72,24 @@ ProcessInfo NodeDaemon::Describe(const Process& process) const {
   ProcessInfo info;
   info.process = process.id;
   info.pid = process.pid != 0 ? process.pid : process.claimed_pid;
-  info.role = static_cast<uint8_t>(process.is_driver ? Role::kDriver : Role::kWorker);
+  info.role = static_cast<uint8_t>(process.local.is_driver ? Role::kDriver : Role::kWorker);
   ProcessStage stage = ProcessStage::kIdle;
-  if (process.stage == Process::Stage::kConnecting) {
+  if (process.local.stage == LocalProcess::Stage::kConnecting) {
     stage = ProcessStage::kStarting;
-  } else if (process.stage == Process::Stage::kClosing) {
+  } else if (process.local.stage == LocalProcess::Stage::kClosing) {
     stage = ProcessStage::kEnding;
   } else if (process.doorbell && process.doorbell->blocked().load() != BlockedState::kNot) {
     stage = ProcessStage::kBlocked;
-  } else if (process.is_driver || scheduler_->IsLeased(process.id)) {
+  } else if (process.local.is_driver || core_.scheduler().IsLeased(process.id)) {
     stage = ProcessStage::kLeased;
   }
   info.stage = static_cast<uint8_t>(stage);
-  info.actor = process.actor_class;
+  info.actor = process.local.actor_class;
   return info;
 }
 
 void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question) {
-  if (!scheduler_) return observers_->Send(observer, Observed{});  // the session is not open yet
+  if (!core_.is_open()) return observers_->Send(observer, Observed{});  // the session is not open yet
   if ((question.what & kObserveNodes) == 0) return AnswerObserver(observer, question, {});
   if (cluster_ && !cluster_->is_head()) return AskHeadForNodes(observer, question);
   AnswerObserver(observer, question, OwnNodes());
@@ -98,8 +98,8 @@ void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question) {
 void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question, const std::vector<NodeListed>& nodes) {
   NodeInfo node;
   node.daemon_pid = ::getpid();
-  node.total = resources_;
-  for (const auto& [name, amount] : scheduler_->free().amounts()) {
+  node.total = core_.resources();
+  for (const auto& [name, amount] : core_.scheduler().free().amounts()) {
     if (amount > 0 && name != kPythonWorker) node.available.emplace_back(name, amount);
   }
   node.store_bytes = budget_->capacity_bytes();
@@ -123,7 +123,7 @@ void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question, cons
   };
   for (const DeadProcess& dead : dead_) send_process(dead.info, dead.events);
   for (const auto& [id, process] : processes_) send_process(Describe(*process), process->events);
-  for (const ActorInfo& actor : directory_.Describe()) observers_->Send(observer, actor);
+  for (const ActorInfo& actor : core_.directory().Describe()) observers_->Send(observer, actor);
 
   if ((question.what & kObserveOutput) != 0) {
     auto send_output = [&](ProcessId id, int32_t pid, const OutputTail* tails) {
@@ -142,7 +142,7 @@ void NodeDaemon::AnswerObserver(uint64_t observer, const Observe& question, cons
   if ((question.what & kObserveState) != 0) {
     AskState ask{.request = observer, .limit = std::min(question.limit, kMaxReported)};
     for (auto& [id, process] : processes_) {
-      if (process->stage != Process::Stage::kReady) continue;
+      if (process->local.stage != LocalProcess::Stage::kReady) continue;
       Send(*process, ask);
       ++observed.reports;
     }

@@ -62,14 +62,14 @@ void NodeDaemon::FindOrphansOf(ProcessId dead, const std::vector<SealedObject>& 
   for (const SealedObject& object : written) {
     const ProcessId owner = object.object.owner;
     if (owner == dead || NodeOf(owner) == kClusterNode) continue;
-    HasDied(owner) ? orphans.push_back(object) : of_the_living[owner].push_back(object);
+    core_.HasDied(owner) ? orphans.push_back(object) : of_the_living[owner].push_back(object);
   }
   FindOrphans(std::move(orphans));
   // ProcessDied was sent to them before, so they have taken all that the dead had replied.
   for (const auto& [owner, objects] : of_the_living) {
     InParts(objects, [&, to = owner](std::vector<SealedObject> part, bool) {
       const ResultsLeft left{std::move(part)};
-      IsElsewhere(to) ? SendElsewhere(to, left) : TellProcess(to, left);
+      core_.Answer(to, left);
     });
   }
 }
@@ -95,9 +95,8 @@ void NodeDaemon::SegmentChanged(SegmentId segment) {
 // this node's processes are known, so none can be invented: what is registered for an owner stays in the table.
 bool NodeDaemon::MayHaveDied(ProcessId owner) const {
   if (!owner || IsElsewhere(owner)) return static_cast<bool>(owner);
-  auto found = processes_.find(owner);
-  if (found != processes_.end()) return found->second->stage != Process::Stage::kReady;
-  return owner.value < next_number_;
+  const LocalProcess* process = core_.processes().Find(owner);
+  return process != nullptr ? !process->ready() : core_.processes().WasGiven(owner);
 }
 
 // ---- what processes say -------------------------------------------------------------------------------------------
@@ -106,7 +105,7 @@ void NodeDaemon::Handle(Process& process, OrphansFound& message) {
   if (message.objects.size() > kMaxOrphansListed) return Refuse(process, kTooManyListed);
   // It may speak of its own segment only, and what has an owner that lives is left to that one.
   std::erase_if(message.objects, [&](const SealedObject& object) {
-    return object.location.segment.value != process.id.value || !HasDied(object.object.owner);
+    return object.location.segment.value != process.id.value || !core_.HasDied(object.object.owner);
   });
   FindOrphans(std::move(message.objects));
 }
@@ -155,7 +154,7 @@ void NodeDaemon::Perform(const OrphanTable::Free& action) {
   for (const Location& location : action.locations) {
     if (segments_.Hide(location)) hidden.push_back(location);
   }
-  FreeHere(hidden, nullptr);
+  core_.FreeRanges(hidden, {});
 }
 
 void NodeDaemon::Perform(const OrphanTable::AnswerNode& action) {

@@ -30,10 +30,11 @@ bool NodeDaemon::AwaitsProgram(const Job& job, const StartWorker& action) {
       !IsElsewhere(job.driver)) {
     return false;
   }
-  if (Find(job.output_to) != nullptr) return false;  // a lasting job of a driver that is here
+  if (Find(job.core.output_to) != nullptr) return false;  // a lasting job of a driver that is here
   if (programs_->Find(job.driver) != nullptr) return false;
   awaiting_program_[job.driver].push_back(action);
-  programs_->Prepare(job.driver, job.session, Others({NodeOf(job.driver), NodeOf(job.output_to), cluster_->head()}));
+  programs_->Prepare(job.driver, job.session,
+                     Others({NodeOf(job.driver), NodeOf(job.core.output_to), cluster_->head()}));
   return true;
 }
 
@@ -55,14 +56,14 @@ bool NodeDaemon::LooksForProgram(const Job& job) {
 void NodeDaemon::ProgramSettled(ProcessId driver, const std::string& why_not) {
   auto waiting = awaiting_program_.extract(driver);
   Job* job = FindJob(driver);
-  if (job == nullptr || job->ending) return;
+  if (job == nullptr || job->core.ending) return;
   if (why_not.empty() && NodeOf(driver) != kClusterNode) Prestart(*job);
   if (waiting.empty()) return;
   for (const StartWorker& action : waiting.mapped()) {
     if (why_not.empty()) {
-      Perform(action);
+      core_.Start(action, NowNs());
     } else {
-      job->PoolOf(action.kind.python_of_cpp_job)->WorkerEnded(action.worker, why_not, NowNs(), pool_actions_);
+      core_.StartFailed(action, why_not, NowNs());
     }
   }
 }
@@ -82,9 +83,9 @@ void NodeDaemon::Handle(Process& process, FindLibrary& message) {
   if (!programs_) return Send(process, LibraryAnswer{message.request, {}, ""});
   // Who submits has it; the driver probably; and anybody who was sent it once.
   std::vector<NodeNumber> nodes{NodeOf(message.submitter)};
-  if (const Job* job = FindJob(process.job)) {
+  if (const Job* job = FindJob(process.local.job)) {
     nodes.push_back(NodeOf(job->driver));
-    nodes.push_back(NodeOf(job->output_to));
+    nodes.push_back(NodeOf(job->core.output_to));
   }
   nodes.push_back(cluster_->head());
   for (const auto& [node, known] : cluster_->nodes()) nodes.push_back(node);
@@ -127,7 +128,7 @@ void NodeDaemon::HandleNode(NodeNumber from, ProgramPieceWanted& message) {
   // Of our own drivers, and of jobs that have outlived theirs; what else is given away ProgramFiles knows.
   for (const auto& [driver, job] : jobs_) {
     const bool ours = !IsElsewhere(driver) || NodeOf(driver) == kClusterNode;
-    if (ours && !job->ending && lists(job->session)) return programs_->Serve(from, message, &job->session);
+    if (ours && !job->core.ending && lists(job->session)) return programs_->Serve(from, message, &job->session);
   }
   Message described;
   if (const JobDescribed* job = cluster_->is_head() ? cluster_->FindJob(message.job) : nullptr) {

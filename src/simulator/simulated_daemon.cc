@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
 #include "simulator/simulated_cluster.h"
 #include "simulator/simulated_process.h"
 
@@ -11,49 +10,44 @@ namespace weft::core {
 namespace {
 
 constexpr int64_t kMs = 1'000'000;
+constexpr uint32_t kMaxWorkers = 64;
 
 uint32_t CpusOf(const World& world, const SimulatedNode* node) {
   return node ? node->machine().cpus : world.workload.cpus;
 }
 
-LocalScheduler::Config SchedulerConfig(const World& world, const SimulatedNode* node) {
+ResourceAmounts ResourcesOf(const World& world, const SimulatedNode* node) {
   ResourceAmounts resources{{"CPU", CpusOf(world, node) * kResourceUnit}};
   const uint32_t gpus = node ? node->machine().gpus : world.workload.gpus;
   if (gpus > 0) resources.emplace_back("gpu", gpus * kResourceUnit);
-  LocalScheduler::Config config{resources, 64};
-  if (node) {
-    config.in_cluster = true;
-    config.first_lease = (uint64_t{node->self().value} << 40) + 1;
-  }
-  return config;
-}
-
-WorkerPool::Config PoolConfig(const World& world, const SimulatedNode* node) {
-  WorkerPool::Config config;
-  config.prestart = CpusOf(world, node);
-  config.keep = CpusOf(world, node);
-  return config;
+  return resources;
 }
 
 }  // namespace
 
+// ---- life ---------------------------------------------------------------------------------------------------------
+
 SimulatedDaemon::SimulatedDaemon(World& world, SimulatedNode* node)
-    : scheduler(SchedulerConfig(world, node)),
-      next_number_(node ? (uint64_t{node->self().value} << 32) + 1 : 2),  // 1 is the driver
-      pool(PoolConfig(world, node), &next_number_),
-      world_(world),
+    : world_(world),
       node_(node),
-      self_(node ? node->self() : NodeNumber{}) {
-  scheduler.faults = world.options.scheduler_faults;
-  directory.faults = world.options.directory_faults;
-  sent_wishes_.faults = world.options.wish_faults;
+      self_(node ? node->self() : NodeNumber{}),
+      cpus_(CpusOf(world, node)),
+      core_(*this, UINT32_MAX) {
+  core_.Open({.resources = ResourcesOf(world, node),
+              .max_workers = kMaxWorkers,
+              .place = {.node_id = std::to_string(self_.value), .node = self_, .in_cluster = node != nullptr}},
+             node);
+  core_.StartNumbersAt((uint64_t{self_.value} << 32) + 1);
+  core_.SetFaults(world.options.scheduler_faults, world.options.directory_faults, world.options.router_faults);
+  core_.faults = world.options.core_faults;
+  all_free_ = core_.scheduler().free();
 }
 
 void SimulatedDaemon::Later(int64_t delay_ns, std::function<void()> what) {
   if (node_) return node_->Later(delay_ns, std::move(what));
   world_.queue.At(world_.now() + delay_ns, [this, what = std::move(what)] {
-    if (paused_until_ns > world_.now()) {
-      Later(paused_until_ns - world_.now(), what);
+    if (paused_until_ns_ > world_.now()) {
+      Later(paused_until_ns_ - world_.now(), what);
     } else {
       what();
     }
@@ -62,29 +56,58 @@ void SimulatedDaemon::Later(int64_t delay_ns, std::function<void()> what) {
 
 void SimulatedDaemon::Pause(int64_t until_ns) {
   if (node_) return world_.cluster->network.Pause(node_->machine().number, until_ns);
-  paused_until_ns = until_ns;
+  paused_until_ns_ = until_ns;
 }
 
-void SimulatedDaemon::OpenSession() {
-  ProcessId driver{1};
-  processes_[driver].stage = Stage::kReady;
-  scheduler.Handle(ProcessJoined{driver, false}, scheduler_actions_);
-  pool.SessionOpened(world_.now(), pool_actions_);
+void SimulatedDaemon::JoinDriver(ProcessId driver) {
+  inboxes_[driver];
+  core_.OpenJob(driver, cpus_, cpus_, false);
+  core_.AddDriver(driver);
+  core_.DriverJoined(driver, world_.now());
+  core_.Prestart(driver, world_.now());
   Settle();
 }
 
+void SimulatedDaemon::OpenSession() { JoinDriver(core_.NextNumber()); }
+
+void SimulatedDaemon::Open() {
+  if (!node_->machine().has_driver || world_.driver) return;
+  world_.driver = core_.NextNumber();
+  world_.processes[world_.driver] = std::make_unique<SimulatedProcess>(world_, world_.driver, true);
+  JoinDriver(world_.driver);
+  core_.TellHeadOfJob(world_.driver);
+  world_.Find(world_.driver)->StartDriver();
+}
+
+void SimulatedDaemon::End() {
+  ended_ = true;
+  core_.End();
+  for (const auto& [id, process] : core_.processes().all()) {
+    if (auto* simulated = world_.Find(id); simulated != nullptr && simulated->alive) simulated->Die();
+  }
+}
+
+size_t SimulatedDaemon::machine() const { return node_->machine().number; }
+
+bool SimulatedDaemon::CouldRunElsewhere(ProcessId id) const {
+  const LocalProcess* process = core_.processes().Find(id);
+  return process != nullptr && core_.CouldRunElsewhere(*process);
+}
+
+// ---- messages of processes ----------------------------------------------------------------------------------------
+
 void SimulatedDaemon::Send(ProcessId from, Message message) {
-  auto found = processes_.find(from);
-  if (found == processes_.end() || found->second.stage == Stage::kClosing) return;
+  const LocalProcess* process = core_.Find(from);
+  if (process == nullptr || process->stage == LocalProcess::Stage::kClosing) return;
+  Inbox& inbox = inboxes_[from];
   int64_t extra = world_.Sent(HappeningOf(message), world_.Find(from), nullptr);
-  if (extra > 0) found->second.not_before_ns = world_.now() + extra;
-  found->second.inbox.push_back({std::move(message), world_.now()});
+  if (extra > 0) inbox.not_before_ns = world_.now() + extra;
+  inbox.messages.push_back({std::move(message), world_.now()});
   Wake();
 }
 
 void SimulatedDaemon::Wake() {
-  if (awake_) return;
-  awake_ = true;
+  if (std::exchange(awake_, true)) return;
   Later(world_.Delay(), [this] { Run(); });
 }
 
@@ -92,26 +115,25 @@ void SimulatedDaemon::Run() {
   awake_ = false;
   std::vector<ProcessId> with_messages;
   int64_t next = INT64_MAX;
-  for (auto& [id, process] : processes_) {
-    if (process.inbox.empty()) continue;
-    if (process.not_before_ns > world_.now()) {
-      next = std::min(next, process.not_before_ns);
+  for (auto& [id, inbox] : inboxes_) {
+    if (inbox.messages.empty()) continue;
+    if (inbox.not_before_ns > world_.now()) {
+      next = std::min(next, inbox.not_before_ns);
     } else {
       with_messages.push_back(id);
     }
   }
-  scheduler.Handle(TimePassed{world_.now()}, scheduler_actions_);
   if (!with_messages.empty()) {
     ProcessId from = with_messages[world_.random.Below(with_messages.size())];
-    Process& process = processes_.at(from);
-    Incoming incoming = std::move(process.inbox.front());
-    process.inbox.pop_front();
+    auto& messages = inboxes_.at(from).messages;
+    Incoming incoming = std::move(messages.front());
+    messages.pop_front();
     world_.Handled(HappeningOf(incoming.message), incoming.sent_ns);
     Handle(from, incoming.message);
     next = world_.now();
   }
   Settle();
-  pool.TimePassed(world_.now(), pool_actions_);
+  core_.Tick(world_.now());
   Settle();
   if (next != INT64_MAX && !awake_) {
     awake_ = true;
@@ -121,10 +143,10 @@ void SimulatedDaemon::Run() {
 
 void SimulatedDaemon::ReadAll(ProcessId id) {
   for (;;) {
-    auto found = processes_.find(id);
-    if (found == processes_.end() || found->second.inbox.empty()) return;
-    Incoming incoming = std::move(found->second.inbox.front());
-    found->second.inbox.pop_front();
+    auto found = inboxes_.find(id);
+    if (found == inboxes_.end() || found->second.messages.empty()) return;
+    Incoming incoming = std::move(found->second.messages.front());
+    found->second.messages.pop_front();
     Handle(id, incoming.message);
     Settle();
   }
@@ -132,167 +154,121 @@ void SimulatedDaemon::ReadAll(ProcessId id) {
 
 void SimulatedDaemon::Handle(ProcessId from, Message& message) {
   world_.Note("daemon handles", from.value, static_cast<uint64_t>(HappeningOf(message)));
-  Process& process = processes_.at(from);
-  SimulatedProcess* simulated = world_.Find(from);
-  if (std::get_if<WorkerReady>(&message)) {
-    process.stage = Stage::kReady;
-    FreezeIfNeeded(from);
-    pool.WorkerBecameReady(from, world_.now());
-    scheduler.Handle(ProcessJoined{from, true, {job_}}, scheduler_actions_);
-  } else if (auto* m = std::get_if<RequestLeases>(&message)) {
-    RereadBlockedFlags();
-    scheduler.Handle(TimePassed{world_.now()}, scheduler_actions_);
-    if (auto granted = process.granted.find(m->shape); granted != process.granted.end() && m->heard < granted->second) {
-      m->count -= static_cast<uint32_t>(std::min<uint64_t>(m->count, granted->second - m->heard));
+  NoteQuestion(from, message);
+  if (std::holds_alternative<WorkerReady>(message)) return core_.WorkerBecameReady(from, world_.now());
+  if (!core_.MessageCame(from, message, world_.now())) world_.Fail("a message is not for the core of the daemon");
+}
+
+// What the truth must know of what is asked.
+void SimulatedDaemon::NoteQuestion(ProcessId from, const Message& message) {
+  if (auto* create = std::get_if<CreateActor>(&message)) {
+    if (create->request != 0) creations_[{from, create->request}] = *create;
+  } else if (std::holds_alternative<PlaceActor>(message)) {
+    world_.coverage.Did(Deed::kConstructorWaitedForArguments);
+  } else if (auto* lookup = std::get_if<LookupActor>(&message)) {
+    lookups_[{from, lookup->request}] = lookup->name;
+  } else if (auto* kill = std::get_if<KillActor>(&message)) {
+    world_.Helped();
+    if (kill->no_restart && directory().StateOf(kill->actor) != ActorState::kDead) {
+      world_.actors.at(kill->actor).killed = true;
     }
-    scheduler.Handle(LeasesRequested{from, m->shape, m->count, m->depth}, scheduler_actions_);
-  } else if (auto* m = std::get_if<ReturnLease>(&message)) {
-    const NodeNumber granted_by{static_cast<uint32_t>(m->lease.value >> 40)};
-    if (granted_by != self_) return node_->Send(granted_by, FromProcess{from, job_, Encode(*m)});
-    RereadBlockedFlags();
-    ProcessId worker = scheduler.WorkerOf(m->lease, from);
-    if (worker) pool.WorkerWasFreed(worker, world_.now());
-    scheduler.Handle(LeaseReturned{from, m->lease}, scheduler_actions_);
-  } else if (std::get_if<Blocked>(&message)) {
-    RereadBlockedFlags();
-    if (simulated->blocked) scheduler.Handle(WorkerBlocked{from}, scheduler_actions_);
-  } else if (std::get_if<Unblocked>(&message)) {
-    RereadBlockedFlags();
-  } else if (auto* m = std::get_if<RouteTo>(&message)) {
-    if (IsElsewhere(m->to)) return RouteElsewhere(from, *m);
-    auto target = processes_.find(m->to);
-    if (target == processes_.end() || target->second.stage != Stage::kReady) {
-      return Tell(from, ProcessDied{m->to, 0, "has ended"});
-    }
-    Tell(m->to, Routed{from, std::move(m->payload)});
-  } else if (auto* m = std::get_if<FreeObjects>(&message)) {
-    for (const Location& location : m->locations) {
-      ProcessId writer{location.segment.value};
-      auto target = processes_.find(writer);
-      if (target != processes_.end() && target->second.stage == Stage::kReady) {
-        Tell(writer, ObjectsFreed{{location}});
-      } else {
-        world_.Freed(location);
-      }
-    }
-  } else if (auto* m = std::get_if<AskShape>(&message)) {
-    ShapeFact fact = scheduler.Explain(m->shape);
-    if (node_) {
-      // As NodeDaemon::Explain: with other nodes, nothing is known to be hopeless.
-      fact.holders.clear();
-      fact.total = m->shape;
-      ++fact.starting;
-    }
-    Tell(from, ShapeAnswer{m->request, EncodeFact(fact)});
-  } else if (auto* m = std::get_if<ChannelLost>(&message)) {
-    if (!IsElsewhere(m->worker)) return EndUnreachable(m->worker);
-    if (node_->Knows(NodeOf(m->worker))) node_->Send(NodeOf(m->worker), ChannelBroken{m->worker, from});
-  } else {
-    HandleOfActors(from, message);
   }
 }
 
-void SimulatedDaemon::Tell(ProcessId to, Message message) {
-  auto found = processes_.find(to);
-  if (found == processes_.end() || found->second.stage != Stage::kReady) return;
+void SimulatedDaemon::Send(ProcessId to, const Message& message, ProcessId) {
+  if (std::holds_alternative<WorkerOutput>(message)) return;  // for people
+  const LocalProcess* known = core_.Find(to);
+  if (known == nullptr || !known->ready()) return;
   SimulatedProcess* process = world_.Find(to);
-  if (process != nullptr && process->alive) process->Receive(std::move(message));
+  if (process != nullptr && process->alive) process->Receive(message);
 }
 
 void SimulatedDaemon::Settle() {
-  if (settling_) return;
-  settling_ = true;
-  while (!scheduler_actions_.empty() || !directory_actions_.empty() || !pool_actions_.empty()) {
-    for (auto& action : std::exchange(scheduler_actions_, {})) {
-      std::visit([&](const auto& a) { Perform(a); }, action);
-    }
-    for (auto& action : std::exchange(directory_actions_, {})) {
-      std::visit([&](const auto& a) { Perform(a); }, action);
-    }
-    for (auto& action : std::exchange(pool_actions_, {})) {
-      std::visit([&](const auto& a) { Perform(a); }, action);
-    }
-  }
-  settling_ = false;
-  scheduler.CheckInvariants();
-  pool.CheckInvariants();
-  directory.CheckInvariants();
+  core_.Settle(world_.now());
+  core_.CheckInvariants();
   ScheduleTimer();
 }
 
-void SimulatedDaemon::Perform(const GrantLease& action) {
-  if (IsElsewhere(action.process)) return GrantElsewhere(action);
-  auto submitter = processes_.find(action.process);
-  WEFT_CHECK(submitter != processes_.end() && processes_.contains(action.worker),
-             "the scheduler knows the living only");
-  pool.WorkerWasLeased(action.worker);
-  world_.Note("grant", action.process.value, action.worker.value, action.lease.value);
-  if (submitter->second.stage != Stage::kReady) return;  // its burial ends the lease
-  OpenChannel(action.process, action.worker);
-  if (auto* process = world_.Find(action.worker)) process->demand = scheduler.demand();
-  ++submitter->second.granted[action.shape];
-  Tell(action.process, LeaseGranted{action.shape, action.lease, action.worker, action.gpus});
-}
-
-void SimulatedDaemon::Perform(const RecallLease& action) {
-  if (IsElsewhere(action.process)) return SendElsewhere(action.process, LeaseRecalled{action.lease});
-  Tell(action.process, LeaseRecalled{action.lease});
-}
-
-void SimulatedDaemon::Perform(const RefuseLeases& action) {
-  world_.Helped();
-  if (IsElsewhere(action.process)) {
-    return SendElsewhere(action.process, LeaseRefused{action.shape, action.why, action.count});
-  }
-  Tell(action.process, LeaseRefused{action.shape, action.why});
-}
-
-void SimulatedDaemon::Perform(const WantWorkers& action) {
-  if (job_ending_) return;
-  pool.WorkersWanted(action.count, world_.now(), pool_actions_);
-}
-
-void SimulatedDaemon::Perform(const SetDemand& action) {
-  for (auto& [id, process] : processes_) {
-    auto* simulated = world_.Find(id);
-    if (simulated == nullptr || !scheduler.IsLeased(id)) continue;
-    simulated->demand = action.on;
-    if (action.on && simulated->blocked) scheduler.Handle(WorkerBlocked{id}, scheduler_actions_);
-  }
-  if (action.on) scheduler.Handle(BlockedFlagsRead{}, scheduler_actions_);
-}
-
-void SimulatedDaemon::OpenChannel(ProcessId submitter, ProcessId worker) {
-  if (channels_.HasSubmitter({submitter, worker})) return;
-  if (!channels_.Open({submitter, worker})) world_.Fail("a process has no slot left for a channel");
-  world_.OpenChannel(submitter, worker);
-  Tell(worker, ChannelOpened{.peer = submitter, .first_side = 0});
-  Tell(submitter, ChannelOpened{.peer = worker, .first_side = 1});
-}
-
-void SimulatedDaemon::Perform(const KillWorker& action) { Kill(action.worker); }
-
-void SimulatedDaemon::Kill(ProcessId id) {
-  world_.Note("kill", id.value);
-  // A signal needs no consent, but a moment.
-  world_.queue.At(world_.now() + world_.Delay(), [this, id] {
-    if (auto* process = world_.Find(id); process != nullptr && process->alive) process->Die();
+void SimulatedDaemon::ScheduleTimer() {
+  const int64_t next = core_.next_wakeup_ns();
+  if (next >= timer_ns_) return;
+  timer_ns_ = next;
+  Later(std::max<int64_t>(next - world_.now(), 0), [this, next] {
+    if (timer_ns_ == next) timer_ns_ = INT64_MAX;
+    core_.Tick(world_.now());
+    Settle();
   });
 }
 
-void SimulatedDaemon::RereadBlockedFlags() {
-  for (auto& [id, process] : processes_) {
-    auto* simulated = world_.Find(id);
-    if (simulated != nullptr && scheduler.IsLending(id) && !simulated->blocked) {
-      scheduler.Handle(WorkerUnblocked{id}, scheduler_actions_);
-    }
+// ---- what was decided ---------------------------------------------------------------------------------------------
+
+void SimulatedDaemon::Decided(const SchedulerAction& action) {
+  if (auto* grant = std::get_if<GrantLease>(&action)) {
+    world_.Note("grant", grant->process.value, grant->worker.value, grant->lease.value);
+    if (core_.IsElsewhere(grant->process)) world_.node_coverage.Did("a lease was granted to another node");
+  } else if (auto* actor = std::get_if<GrantActor>(&action)) {
+    world_.Note("grant actor", actor->actor.owner.value, actor->actor.index, actor->worker.value);
+    const bool let_go = directory().ClassOf(actor->worker).empty();
+    if (!let_go) world_.ActorPlaced(actor->actor, actor->worker);
+  } else if (std::holds_alternative<RefuseLeases>(action) || std::holds_alternative<RefuseActor>(action)) {
+    world_.Helped();
   }
 }
 
-void SimulatedDaemon::Perform(const StartWorker& action) {
-  ProcessId id = action.worker;
-  if (job_ending_) return;
-  processes_[id];
+void SimulatedDaemon::Decided(const DirectoryAction& action) {
+  if (auto* want = std::get_if<WantActor>(&action)) {
+    world_.ActorWanted(want->actor);
+  } else if (auto* tell = std::get_if<TellWatcher>(&action)) {
+    world_.ActorToldOf(tell->change);
+  } else if (auto* answer = std::get_if<AnswerCreator>(&action)) {
+    std::pair key{answer->process, answer->answer.request};
+    if (auto asked = creations_.find(key); asked != creations_.end()) {
+      world_.NameAnswered(asked->second, answer->answer);
+      creations_.erase(asked);
+    } else if (auto looked_up = lookups_.find(key); looked_up != lookups_.end()) {
+      world_.NameFound(looked_up->second, answer->answer);
+      lookups_.erase(looked_up);
+    } else {
+      world_.Fail("the directory answers what was not asked");
+    }
+  } else if (std::holds_alternative<AnswerList>(action)) {
+    world_.Fail("the directory answers what was not asked");
+  }
+}
+
+void SimulatedDaemon::Decided(const PoolAction& action) {
+  if (std::holds_alternative<GiveUpStarting>(action)) world_.gave_up_starting = true;
+}
+
+void SimulatedDaemon::Happened(const char* what) { world_.node_coverage.Did(what); }
+
+// ---- channels and memory ------------------------------------------------------------------------------------------
+
+bool SimulatedDaemon::OpenRing(ChannelBroker::Pair pair, ChannelBroker& channels) {
+  if (!channels.Open(pair)) world_.Fail("a process has no slot left for a channel");
+  world_.OpenChannel(pair.submitter, pair.worker);
+  Send(pair.worker, ChannelOpened{.peer = pair.submitter, .first_side = 0}, {});
+  Send(pair.submitter, ChannelOpened{.peer = pair.worker, .first_side = 1}, {});
+  return true;
+}
+
+std::string SimulatedDaemon::Construct(uint32_t, const ConstructActor&) {
+  world_.Fail("detached actors of a cluster are not simulated");
+}
+
+void SimulatedDaemon::FreeHere(SegmentId segment, std::vector<Location> locations, ProcessId) {
+  const ProcessId writer{segment.value};
+  if (const LocalProcess* process = core_.Find(writer); process != nullptr && process->ready()) {
+    return Send(writer, ObjectsFreed{std::move(locations)}, {});
+  }
+  for (const Location& location : locations) world_.Freed(location);
+}
+
+// ---- lives of processes -------------------------------------------------------------------------------------------
+
+Status SimulatedDaemon::Launch(const StartWorker& start) {
+  const ProcessId id = start.worker;
+  core_.WorkerStarted(id, start.kind);
   world_.Note("start", id.value);
   int64_t takes = kMs + static_cast<int64_t>(world_.random.Below(15 * kMs));
   bool fails = world_.faulty() && world_.random.Chance(world_.fail_start_percent);
@@ -300,79 +276,84 @@ void SimulatedDaemon::Perform(const StartWorker& action) {
   Later(takes, [this, id, fails, crashes] {
     if (fails || crashes) {
       if (crashes) world_.coverage.Met(Happening::kWorkerReady, FaultKind::kCrash);
-      return Bury(id);
+      return DeclareDead(id);
     }
     auto process = std::make_unique<SimulatedProcess>(world_, id, false);
     SimulatedProcess* started = process.get();
     world_.processes[id] = std::move(process);
-    if (job_ending_) Kill(id);
+    if (core_.Find(id)->killed) Kill(id, "");  // which had nobody to go to before
     started->SayReady();
+  });
+  return Status();
+}
+
+void SimulatedDaemon::Kill(ProcessId id, const std::string&) {
+  world_.Note("kill", id.value);
+  // A signal needs no consent, but a moment.
+  world_.queue.At(world_.now() + world_.Delay(), [this, id] {
+    if (auto* process = world_.Find(id); process != nullptr && process->alive) process->Die();
   });
 }
 
-void SimulatedDaemon::Perform(const RetireWorker& action) {
-  scheduler.Handle(WorkerRetired{action.worker}, scheduler_actions_);
-  Tell(action.worker, Exit{});
+void SimulatedDaemon::Refuse(ProcessId process, const std::string& why) {
+  world_.Fail("process " + std::to_string(process.value) + " was refused: it " + why);
 }
 
-void SimulatedDaemon::Perform(const AbandonStart& action) {
-  if (auto* process = world_.Find(action.worker); process != nullptr && process->alive) process->Die();
+void SimulatedDaemon::FreezeWork() {
+  freezing_ = true;
+  core_.FreezeWork();
+  freezing_ = false;
 }
 
-void SimulatedDaemon::Perform(const GiveUpStarting& action) {
-  world_.gave_up_starting = true;
-  scheduler.Handle(StartingGivenUp{action.why, {job_}}, scheduler_actions_);
+bool SimulatedDaemon::Stop(ProcessId id) {
+  SimulatedProcess* process = world_.Find(id);
+  if (process == nullptr || !process->alive) return false;
+  process->frozen = true;
+  if (!freezing_) world_.node_coverage.Did("a process was frozen from its beginning");
+  return true;
+}
+
+void SimulatedDaemon::Continue(ProcessId id) {
+  SimulatedProcess* process = world_.Find(id);
+  process->frozen = false;
+  for (auto& what : std::exchange(process->held_back, {})) world_.queue.At(world_.now(), std::move(what));
 }
 
 void SimulatedDaemon::Died(ProcessId process) {
   // The end of its connection and its exit status are noticed one by one, in any order.
-  int64_t closed = world_.Delay(), buried = world_.LongDelay();
+  int64_t closed = world_.Delay(), noticed = world_.LongDelay();
   Later(closed, [this, process] { BeginClosing(process); });
-  Later(std::max<int64_t>(buried, 1), [this, process] { Bury(process); });
+  Later(std::max<int64_t>(noticed, 1), [this, process] { DeclareDead(process); });
 }
 
 void SimulatedDaemon::BeginClosing(ProcessId id) {
   ReadAll(id);
-  auto found = processes_.find(id);
-  if (found == processes_.end()) return;
-  found->second.stage = Stage::kClosing;
-  if (scheduler.IsIdle(id)) scheduler.Handle(WorkerRetired{id}, scheduler_actions_);
+  if (!Knows(id)) return;
+  core_.ProcessClosing(id, world_.now());
   Settle();
 }
 
-void SimulatedDaemon::Bury(ProcessId id) {
-  if (!processes_.contains(id)) return;
+void SimulatedDaemon::DeclareDead(ProcessId id) {
+  if (!Knows(id)) return;
   ReadAll(id);
   Settle();
-  if (!processes_.contains(id)) return;
-  world_.Note("bury", id.value);
-  if (node_) {
-    if (!world_.options.cluster_faults.keep_deaths_to_itself) node_->SendToAll(ProcessVanished{id, 0, "was killed"});
-    deaths_[id] = "was killed";
-  }
-  channels_.Ended(id);
-  TellOfActorsThatEndWith(id);
-  for (auto& [other, process] : processes_) {
-    if (other != id) Tell(other, ProcessDied{id, 0, "was killed"});
-  }
-  processes_.erase(id);
-  scheduler.Handle(ProcessLost{id}, scheduler_actions_);
-  if (id == job_) {
-    EndProcessesOfJob();
-  } else if (!job_ending_) {
-    pool.WorkerEnded(id, "was killed", world_.now(), pool_actions_);
-  }
+  if (!Knows(id)) return;
+  world_.Note("declare dead", id.value);
+  NodeJob* job = core_.FindJob(id);
+  if (job != nullptr && !job->ending) core_.EndJob(*job);
+  core_.ProcessIsGone(id, 0, "was killed", "was killed", world_.now());
+  inboxes_.erase(id);
   Settle();
 }
 
-void SimulatedDaemon::BuryAlive(ProcessId id) {
+void SimulatedDaemon::DeclareDeadAlive(ProcessId id) {
   auto* process = world_.Find(id);
-  if (process == nullptr || !process->alive || !processes_.contains(id)) return;
-  if (processes_.at(id).stage != Stage::kReady) return;
-  world_.Note("bury alive", id.value);
+  const LocalProcess* known = core_.Find(id);
+  if (process == nullptr || !process->alive || known == nullptr || !known->ready()) return;
+  world_.Note("declare dead alive", id.value);
   process->buried = true;
   process->DoomLeased(true);
-  Bury(id);
+  DeclareDead(id);
   int64_t lives_on = static_cast<int64_t>(world_.random.Below((process->actor() ? 60 : 20) * kMs));
   world_.queue.At(world_.now() + lives_on, [process] {
     if (process->alive) process->Die();
@@ -380,48 +361,114 @@ void SimulatedDaemon::BuryAlive(ProcessId id) {
 }
 
 void SimulatedDaemon::RecallEverything() {
-  for (auto& [id, process] : processes_) {
+  for (const auto& [id, known] : core_.processes().all()) {
     auto* simulated = world_.Find(id);
     if (simulated == nullptr || !simulated->alive) continue;
     for (const LeasedWorker& worker : simulated->owner.workers()) {
       if (!worker.leased) continue;
       world_.coverage.Met(Happening::kLeaseRecalled, FaultKind::kStorm);
-      Tell(id, LeaseRecalled{worker.lease});
+      Send(id, LeaseRecalled{worker.lease}, {});
     }
   }
 }
 
-void SimulatedDaemon::ScheduleTimer() {
-  int64_t next = std::min({scheduler.next_wakeup_ns(), pool.next_wakeup_ns(), directory.next_wakeup_ns()});
-  if (next >= timer_ns_) return;
-  timer_ns_ = next;
-  Later(std::max<int64_t>(next - world_.now(), 0), [this, next] {
-    if (timer_ns_ == next) timer_ns_ = INT64_MAX;
-    scheduler.Handle(TimePassed{world_.now()}, scheduler_actions_);
-    Settle();
-    directory.Handle(DirectoryTicked{world_.now()}, directory_actions_);
-    Settle();
-    pool.TimePassed(world_.now(), pool_actions_);
-    Settle();
-  });
+// ---- the flags of a worker's doorbell page ------------------------------------------------------------------------
+
+void SimulatedDaemon::SetDemand(ProcessId id, bool on) {
+  if (SimulatedProcess* worker = world_.Find(id)) worker->demand = on;
 }
 
+Loan SimulatedDaemon::TakeLoan(ProcessId id) {
+  SimulatedProcess* worker = world_.Find(id);
+  if (worker == nullptr || !worker->blocked || std::exchange(worker->lends, true)) return Loan::kNone;
+  return Loan::kForValue;
+}
+
+void SimulatedDaemon::ReturnLoan(ProcessId id, Loan) { world_.Find(id)->lends = false; }
+
+bool SimulatedDaemon::Lends(ProcessId id) const {
+  const SimulatedProcess* worker = world_.Find(id);
+  return worker == nullptr || worker->lends;
+}
+
+bool SimulatedDaemon::RunsTask(ProcessId id) const {
+  const SimulatedProcess* worker = world_.Find(id);
+  return worker != nullptr && !worker->blocked;
+}
+
+// ---- other nodes --------------------------------------------------------------------------------------------------
+
+void SimulatedDaemon::OpenJob(const JobDescribed& described) {
+  core_.OpenJob(described.driver, cpus_, cpus_, false);
+  core_.Prestart(described.driver, world_.now());
+}
+
+void SimulatedDaemon::HeadForgot() {
+  core_.HeadForgot(world_.now());
+  Settle();
+}
+
+void SimulatedDaemon::EndTurn() {
+  Settle();
+  core_.EndTurn(world_.now());
+}
+
+void SimulatedDaemon::NodeMessageCame(NodeNumber from, NodeMessage& message) {
+  if (auto* routed = std::get_if<RoutedAcross>(&message)) world_.MentionsCame(routed->payload);
+  core_.NodeMessageCame(from, message, world_.now());
+  Settle();
+}
+
+void SimulatedDaemon::NodeIsGone(NodeNumber node, const std::string& why) {
+  core_.NodeIsGone(node, why, world_.now());
+  Settle();
+}
+
+void SimulatedDaemon::ChannelConnected(ProcessId submitter, ProcessId worker, bool dialled, StreamPointer stream) {
+  const ProcessId own = dialled ? submitter : worker;
+  const int side = dialled ? SimulatedStream::kDialler : SimulatedStream::kListener;
+  bool used = false;
+  auto use = [&](uint32_t) {
+    if (!world_.Alive(own)) return;  // and its end closes the connection
+    used = true;
+    SimulatedChannel* channel = world_.OpenChannel(submitter, worker);
+    if (channel->stream != stream) {
+      channel->stream = stream;
+      channel->tasks.clear();
+      channel->replies.clear();
+      channel->asked.clear();
+    }
+    if (dialled) {
+      stream->side[side].closed = [this, submitter, channel, stream](bool) {
+        SimulatedProcess* simulated = world_.Find(submitter);
+        if (simulated->alive && channel->stream == stream) simulated->ChannelEnded(*channel);
+      };
+    }
+    const ProcessId other = dialled ? worker : submitter;
+    Send(own, ChannelOpened{.peer = other, .first_side = static_cast<uint8_t>(dialled ? 1 : 0)}, {});
+  };
+  core_.ChannelConnected(submitter, worker, dialled, stream ? "" : "nobody answers", use, world_.now());
+  if (stream && !used) world_.cluster->network.Close(stream, side);
+  Settle();
+}
+
+// ---- checks -------------------------------------------------------------------------------------------------------
+
 void SimulatedDaemon::NoteLosses(ProcessId id) {
-  auto found = processes_.find(id);
-  if (found == processes_.end()) return;
-  for (const Incoming& incoming : found->second.inbox) {
+  auto found = inboxes_.find(id);
+  if (found == inboxes_.end()) return;
+  for (const Incoming& incoming : found->second.messages) {
     world_.coverage.Met(HappeningOf(incoming.message), FaultKind::kCrash);
   }
 }
 
 void SimulatedDaemon::CheckRest() {
-  if (scheduler.lease_count() != 0) world_.Fail("at rest, leases are still held");
-  if (scheduler.actor_count() != 0) world_.Fail("at rest, the scheduler still knows actors");
-  LocalScheduler fresh(SchedulerConfig(world_, node_));
-  if (!(scheduler.free() == fresh.free())) world_.Fail("at rest, free resources are not all resources");
-  for (auto& [id, process] : processes_) {
-    if (!process.inbox.empty()) world_.Fail("at rest, messages to the daemon lie unread");
-    if (scheduler.ShapesOf(id) != 0) world_.Fail("at rest, process " + ToString(id) + " still wishes for leases");
+  if (scheduler().lease_count() != 0) world_.Fail("at rest, leases are still held");
+  if (scheduler().actor_count() != 0) world_.Fail("at rest, the scheduler still knows actors");
+  if (!(scheduler().free() == all_free_)) world_.Fail("at rest, free resources are not all resources");
+  for (const auto& [id, process] : core_.processes().all()) {
+    if (!inboxes_[id].messages.empty()) world_.Fail("at rest, messages to the daemon lie unread");
+    if (scheduler().ShapesOf(id) != 0) world_.Fail("at rest, process " + ToString(id) + " still requests leases");
     auto* simulated = world_.Find(id);
     if (simulated == nullptr || !simulated->alive) world_.Fail("at rest, the daemon believes in a dead process");
   }
@@ -429,26 +476,29 @@ void SimulatedDaemon::CheckRest() {
 
 std::string SimulatedDaemon::Describe() const {
   std::string text =
-      "daemon " + std::to_string(self_.value) + ": " + std::to_string(scheduler.lease_count()) + " leases, free";
-  for (const auto& [name, amount] : scheduler.free().amounts()) {
+      "daemon " + std::to_string(self_.value) + ": " + std::to_string(scheduler().lease_count()) + " leases, free";
+  for (const auto& [name, amount] : scheduler().free().amounts()) {
     text.append(" ").append(FormatAmount(amount)).append(" ").append(name);
   }
-  text += scheduler.demand() ? ", demand" : "";
-  text += ", workers starting " + std::to_string(pool.starting()) + " ready " + std::to_string(pool.ready());
-  if (pool.gave_up()) text += ", gave up starting";
+  text += scheduler().demand() ? ", demand" : "";
+  for (const auto& [driver, job] : core_.jobs()) {
+    text += ", job " + std::to_string(driver.value) + " workers starting " + std::to_string(job.pool->starting()) +
+            " ready " + std::to_string(job.pool->ready()) + (job.pool->gave_up() ? ", gave up starting" : "");
+  }
   text += "\n";
-  for (const ActorInfo& actor : directory.Describe()) {
+  for (const ActorInfo& actor : directory().Describe()) {
     text += "  actor " + std::to_string(actor.actor.owner.value) + "/" + std::to_string(actor.actor.index) + " state " +
             std::to_string(actor.state) + " incarnation " + std::to_string(actor.incarnation) + " worker " +
             std::to_string(actor.worker.value) + (actor.detached ? " detached " : " ") + actor.name +
             (actor.why.empty() ? "" : ": " + actor.why) + "\n";
   }
-  for (const auto& [id, process] : processes_) {
-    text += "  process " + std::to_string(id.value) + (process.stage == Stage::kReady ? " ready" : " not ready");
-    if (scheduler.IsLeased(id)) text += " leased";
-    if (scheduler.IsLending(id)) text += " lending";
-    text += ", wishes and leases in " + std::to_string(scheduler.ShapesOf(id)) + " shapes, unread " +
-            std::to_string(process.inbox.size()) + "\n";
+  for (const auto& [id, process] : core_.processes().all()) {
+    text += "  process " + std::to_string(id.value) + (process.ready() ? " ready" : " not ready");
+    if (scheduler().IsLeased(id)) text += " leased";
+    if (scheduler().IsLending(id)) text += " lending";
+    auto inbox = inboxes_.find(id);
+    text += ", requests and leases in " + std::to_string(scheduler().ShapesOf(id)) + " shapes, unread " +
+            std::to_string(inbox == inboxes_.end() ? 0 : inbox->second.messages.size()) + "\n";
   }
   return text;
 }

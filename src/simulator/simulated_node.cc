@@ -266,7 +266,9 @@ void SimulatedNode::CloseWhenSent(uint64_t link) {
 // ---- messages -----------------------------------------------------------------------------------------------------
 
 void SimulatedNode::Send(NodeNumber to, const NodeMessage& message) {
-  if (!ended_) member_.Send(to, message, Now());
+  if (ended_) return;
+  if (auto* routed = std::get_if<RoutedAcross>(&message)) world_.MentionsSent(routed->payload);
+  member_.Send(to, message, Now());
 }
 
 void SimulatedNode::SendToAll(const NodeMessage& message) {

@@ -17,6 +17,7 @@
 #include "cluster/member.h"
 #include "control_store/simulated_store.h"
 #include "head/head.h"
+#include "node/node_io.h"
 #include "scheduling/global_scheduler.h"
 #include "simulator/simulated_network.h"
 #include "simulator/world.h"
@@ -26,7 +27,7 @@ namespace weft::core {
 
 struct SimulatedMachine;
 
-class SimulatedNode final : private Member::Io, private Member::Host, private Head::Host {
+class SimulatedNode final : public NodeLinks, private Member::Io, private Member::Host, private Head::Host {
  public:
   SimulatedNode(World& world, SimulatedMachine& machine, bool head, uint64_t port);
 
@@ -34,19 +35,27 @@ class SimulatedNode final : private Member::Io, private Member::Host, private He
   // The daemon's process ends, and with it all that it started.
   void End();
   bool ended() const { return ended_; }
-  bool is_head() const { return head_ && head_->leads(); }
-  NodeNumber self() const { return member_.self(); }
-  bool Knows(NodeNumber node) const { return member_.Knows(node); }
-  bool MayAppear(NodeNumber node) const;
-  const std::map<NodeNumber, NodeDescription>& nodes() const { return member_.nodes(); }
+  bool is_head() const override { return head_ && head_->leads(); }
+  NodeNumber self() const override { return member_.self(); }
+  NodeNumber head() const override { return member_.head(); }
+  bool Knows(NodeNumber node) const override { return member_.Knows(node); }
+  bool MayAppear(NodeNumber node) const override;
+  const std::map<NodeNumber, NodeDescription>& nodes() const override { return member_.nodes(); }
   const SimulatedMachine& machine() const { return machine_; }
   const GlobalScheduler* scheduler() const { return head_ ? head_->scheduler() : nullptr; }
 
-  void Send(NodeNumber to, const NodeMessage& message);
+  std::string Describe(NodeNumber node) const override { return member_.Describe(node); }
+
+  void Send(NodeNumber to, const NodeMessage& message) override;
   void SendToHead(const NodeMessage& message) { Send({}, message); }
-  void SendToAll(const NodeMessage& message);
-  void DialChannel(ProcessId submitter, ProcessId worker);
-  const JobDescribed* FindJob(ProcessId job) const { return head_->FindJob(job); }
+  void SendToAll(const NodeMessage& message) override;
+  void DialChannel(ProcessId submitter, ProcessId worker) override;
+  const JobDescribed* FindJob(ProcessId job) const override { return head_->FindJob(job); }
+  void KnowJob(JobDescribed job) override { head_->KnowJob(std::move(job)); }
+  void ForgetJob(ProcessId job) override { head_->ForgetJob(job); }
+  void Persist(WriteBatch batch, std::function<void()> then, HeadLedger::Waits waits) override {
+    head_->Persist(std::move(batch), std::move(then), std::move(waits));
+  }
 
   // Runs in this daemon, later if its machine stands still; never if it has ended.
   void Later(int64_t delay_ns, std::function<void()> what);

@@ -152,7 +152,7 @@ void SimulatedProcess::Perform() {
         break;
       case ActionKind::kReturnLease: {
         SimulatedDaemon* lender = world.DaemonOf(NodeNumber{static_cast<uint32_t>(action.number >> 40)});
-        ProcessId leased = lender ? lender->scheduler.WorkerOf({action.number}, id) : ProcessId{};
+        ProcessId leased = lender ? lender->scheduler().WorkerOf({action.number}, id) : ProcessId{};
         if (SimulatedProcess* worker = leased ? world.Find(leased) : nullptr) {
           if (worker->alive && worker->RunsTaskOf(id) && !worker->buried && !buried) {
             world.Fail("a lease was returned while its worker runs a task of it");

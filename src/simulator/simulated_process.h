@@ -74,8 +74,10 @@ class SimulatedProcess : private Inquiries::Host {
   bool alive = true;
   bool buried = false;     // the daemon has declared it dead
   bool condemned = false;  // whoever leased it is dead; it will be killed
-  bool doomed = false;   // condemned, or it got references from one that is: what was lost with the dead may lack here
-  bool blocked = false;  // the doorbell page's flags
+  bool doomed = false;  // condemned, or it got references from one that is: what was lost with the dead may lack here
+  // The doorbell page's flags.
+  bool blocked = false;
+  bool lends = false;  // and the daemon counts on it
   bool demand = false;
   int64_t paused_until_ns = 0;
   bool frozen = false;                           // stopped by its daemon

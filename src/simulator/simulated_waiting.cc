@@ -65,7 +65,7 @@ void SimulatedProcess::EndGet() {
   Object* object = std::exchange(body.awaited, nullptr);
   body.resuming = false;
   blocked = false;
-  if (!driver_ && world.DaemonOf(id)->scheduler.IsLending(id)) {
+  if (std::exchange(lends, false)) {
     Send(Unblocked{});
     Flush();
   }

@@ -21,7 +21,7 @@
 #include "cluster/message_flow.h"
 #include "cluster/node_lease.h"
 #include "head/membership.h"
-#include "node/sent_wishes.h"
+#include "node/node_core.h"
 #include "runtime/owner.h"
 #include "runtime/worker_machine.h"
 #include "scheduling/global_scheduler.h"
@@ -44,17 +44,12 @@ struct SimulationOptions {
   NodeLease::Faults lease_faults;
   MessageFlow::Faults flow_faults;
   GlobalScheduler::Faults global_faults;
-  SentWishes::Faults wish_faults;
+  LeaseRouter::Faults router_faults;
+  NodeCore::Faults core_faults;
   bool cluster_loses_writes = false;            // its control store, with the head
   struct ClusterFaults {                        // planted in the glue
     bool tell_before_writing = false;           // a node is accepted before the control store knows it
-    bool keep_deaths_to_itself = false;         // other nodes do not hear that a process has ended
-    bool forget_to_wish_anew = false;           // a new head hears nothing of what the former was told
-    bool freeze_only_the_present = false;       // what is started while the node stands still runs
-    bool keep_leases_of_the_gone = false;       // those of processes whose node is gone
-    bool bury_only_acquaintances = false;       // of a node that is gone, those that somebody here had to do with
     bool take_the_unheard_of_for_dead = false;  // processes of nodes that the head has not told of yet; too rare
-    bool serve_the_dead = false;                // leases for processes that have died meanwhile
   } cluster_faults;
   bool judge_from_one_pass = false;  // Inquiries::Faults; too rare to be among the planted bugs
 };

@@ -237,7 +237,7 @@ void World::ScheduleFaults() {
         if (other->busy() && other->actor()) process = other;
       }
       SimulatedDaemon* daemon = DaemonOf(process->id);
-      if (faulty() && !process->is_driver() && daemon) daemon->BuryAlive(process->id);
+      if (faulty() && !process->is_driver() && daemon) daemon->DeclareDeadAlive(process->id);
     });
   }
   if (random.Chance(30)) {
@@ -388,7 +388,7 @@ void World::BodyStarted(const SimulatedTask& frame, SimulatedProcess& worker) {
   if (!Trusted(worker.id) || !Trusted(task.submitter)) return;
   LeasedWorker* leased = Find(task.submitter)->owner.FindWorker(worker.id);
   if (!leased || !leased->leased ||
-      DaemonOf(worker.id)->scheduler.WorkerOf(leased->lease, task.submitter) != worker.id) {
+      DaemonOf(worker.id)->scheduler().WorkerOf(leased->lease, task.submitter) != worker.id) {
     Fail("a task runs on a worker that its submitter has not leased");
   }
 }

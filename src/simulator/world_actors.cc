@@ -176,7 +176,7 @@ std::vector<ObjectId> World::CheckActorsAtRest() {
   std::vector<ObjectId> living;
   for (auto& [id, actor] : actors) {
     SimulatedDaemon* home = DaemonOf(id.owner);
-    if (!home || home->directory.StateOf(id) == ActorState::kDead) continue;
+    if (!home || home->directory().StateOf(id) == ActorState::kDead) continue;
     living.push_back(id);
     const auto& constructor = tasks.at(actor.constructor);
     contained.insert(constructor.dependencies.begin(), constructor.dependencies.end());
@@ -200,12 +200,10 @@ std::vector<ObjectId> World::CheckActorsAtRest() {
 void World::CheckNames() {
   for (auto& [node, daemon] : daemons) {
     if (daemon->ended()) continue;
-    if (size_t living = daemon->directory.living(); living != 0) {
+    if (size_t living = daemon->directory().living(); living != 0) {
       Fail("at rest, " + std::to_string(living) + " actors still live");
     }
-    std::vector<DirectoryAction> actions;
-    daemon->directory.Handle(ActorsListed{driver, ListActors{.request = 1, .all = 1}}, actions);
-    if (!std::get<AnswerList>(actions.at(0)).answer.actors.empty()) Fail("at rest, names are still taken");
+    if (!daemon->directory().NamedActors().empty()) Fail("at rest, names are still taken");
   }
 }
 

@@ -1,6 +1,8 @@
-#include "node/sent_wishes.h"
+#include "node/lease_router.h"
 
 #include <gtest/gtest.h>
+
+#include "wire/placement.h"
 
 namespace weft::core {
 namespace {
@@ -8,68 +10,67 @@ namespace {
 constexpr ProcessId kProcess{7};
 const ResourceAmounts kShape{{"gpu", 10'000}};
 
-class SentWishesTest : public ::testing::Test {
+class LeaseRouterTest : public ::testing::Test {
  protected:
   std::vector<WishSent> Tell(uint32_t count) {
     std::vector<LocalScheduler::UnmetWish> wanted;
     if (count > 0) wanted.push_back({kProcess, kShape, count, 0});
-    return wishes_.Tell(wanted, [](ProcessId) { return ProcessId{1}; });
+    return router_.ToTell(wanted, false, [](ProcessId) { return true; }, [](ProcessId) { return ProcessId{1}; });
   }
 
-  uint64_t next_ = 1;
-  SentWishes wishes_{&next_};
+  LeaseRouter router_{{.node_id = NodeIdText(1, {2}), .node = {2}, .in_cluster = true}};
 };
 
-TEST_F(SentWishesTest, WhatIsOnTheWayIsNotWishedForAgain) {
+TEST_F(LeaseRouterTest, WhatIsOnTheWayIsNotRequestedAgain) {
   auto told = Tell(3);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].count, 3u);
   EXPECT_TRUE(Tell(3).empty());
-  wishes_.Placed(1, 2);
+  router_.Assigned(1, 2);
   told = Tell(3);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].count, 1u);
   EXPECT_EQ(told[0].placed_heard, 2);
 }
 
-TEST_F(SentWishesTest, WhatIsWantedNoMoreIsWithdrawn) {
+TEST_F(LeaseRouterTest, WhatIsNoLongerNeededIsWithdrawn) {
   Tell(1);
   auto told = Tell(0);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].withdrawn, 1);
-  EXPECT_EQ(wishes_.size(), 0u);
+  EXPECT_EQ(router_.size(), 0u);
 }
 
 // The lease came over the link of its node while that of the head was slow, and there was no connection to its worker:
 // it is still wanted when the head's word comes at last.
-TEST_F(SentWishesTest, ALeaseThatComesBeforeTheHeadsWordDoesNotSilenceTheWish) {
+TEST_F(LeaseRouterTest, ALeaseThatComesBeforeTheHeadsWordDoesNotSilenceTheRequest) {
   Tell(1);
-  wishes_.Arrived(kProcess, kShape);
+  router_.Arrived({kProcess, kShape});
   auto told = Tell(1);
   // One besides that of which the head's word is still to come.
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].count, 2u);
   EXPECT_EQ(told[0].placed_heard, 0);
-  wishes_.Placed(1, 1);
+  router_.Assigned(1, 1);
   told = Tell(1);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].count, 1u);
   EXPECT_EQ(told[0].placed_heard, 1);
 }
 
-TEST_F(SentWishesTest, WhatTheHeadTakesBackIsWishedForAgain) {
+TEST_F(LeaseRouterTest, WhatTheHeadTakesBackIsRequestedAgain) {
   Tell(1);
-  wishes_.Placed(1, 1);
+  router_.Assigned(1, 1);
   EXPECT_EQ(Tell(1).at(0).count, 0u);
-  wishes_.Placed(1, -1);
+  router_.Assigned(1, -1);
   EXPECT_EQ(Tell(1).at(0).count, 1u);
 }
 
-TEST_F(SentWishesTest, WhatMayHaveBeenLostWithANodeIsWishedForAnew) {
+TEST_F(LeaseRouterTest, WhatMayHaveBeenLostWithANodeIsRequestedAgain) {
   Tell(1);
-  wishes_.Placed(1, 1);
+  router_.Assigned(1, 1);
   Tell(1);
-  wishes_.WishAnew();
+  router_.NodeIsGone();
   const auto told = Tell(1);
   ASSERT_EQ(told.size(), 2u);
   EXPECT_EQ(told[0].wish, 1u);
@@ -77,26 +78,26 @@ TEST_F(SentWishesTest, WhatMayHaveBeenLostWithANodeIsWishedForAnew) {
   EXPECT_EQ(told[1].wish, 2u);
   EXPECT_EQ(told[1].count, 1u);
   EXPECT_EQ(told[1].placed_heard, 0);
-  wishes_.WishAnew();
+  router_.NodeIsGone();
   EXPECT_TRUE(Tell(1).empty());  // nothing was on its way
 }
 
-// Its node could not start a worker. What is wanted later is wished for, and not awaited from there.
-TEST_F(SentWishesTest, WhatItsNodeHasRefusedIsNotOnTheWay) {
+// Its node could not start a worker. What is needed later is requested, and not awaited from there.
+TEST_F(LeaseRouterTest, WhatItsNodeHasRefusedIsNotOnTheWay) {
   Tell(3);
-  wishes_.Placed(1, 2);
+  router_.Assigned(1, 2);
   EXPECT_EQ(Tell(3).at(0).count, 1u);
-  wishes_.Arrived(kProcess, kShape, 2);
+  router_.Arrived({kProcess, kShape}, 2);
   const auto told = Tell(3);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].count, 3u);
   EXPECT_EQ(told[0].placed_heard, 2);
 }
 
-TEST_F(SentWishesTest, ANewHeadHearsAllAnew) {
+TEST_F(LeaseRouterTest, ANewHeadHearsAllAgain) {
   Tell(2);
-  wishes_.Placed(1, 2);
-  wishes_.ForgetAll();
+  router_.Assigned(1, 2);
+  router_.HeadForgot();
   auto told = Tell(2);
   ASSERT_EQ(told.size(), 1u);
   EXPECT_EQ(told[0].wish, 2u);
