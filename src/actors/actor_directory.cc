@@ -597,7 +597,7 @@ void ActorDirectory::Handle(const ProcessEnded& event, std::vector<DirectoryActi
         out.emplace_back(KillActorWorker{worker, "its creator ended while it started"});  // and another one is started
       } else if (actor.due_ns == 0) {
         actor.deferred = false;  // the keeper waits for the arguments itself
-        Want(entry, out);        // the wish of the dead was forgotten with it
+        Want(entry, out);        // the request of the dead was forgotten with it
       }
       continue;
     }

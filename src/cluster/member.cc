@@ -23,7 +23,7 @@ constexpr uint64_t kRoomBytes = 32 << 20;
 // Of what members say over the flow to the head's node, and what its own node says: the rest is for that node.
 bool IsForHead(const NodeMessage& message) {
   return std::holds_alternative<NodeBeat>(message) || std::holds_alternative<NodeLoad>(message) ||
-         std::holds_alternative<WishSent>(message) || std::holds_alternative<JobDescribed>(message) ||
+         std::holds_alternative<LeaseRequest>(message) || std::holds_alternative<JobDescribed>(message) ||
          std::holds_alternative<WorkDeclined>(message) || std::holds_alternative<NodeGoodbye>(message) ||
          std::holds_alternative<NodeUnreachable>(message) || std::holds_alternative<NodeReachable>(message);
 }

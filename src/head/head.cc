@@ -92,10 +92,11 @@ void Head::HeadHeard(NodeNumber from, NodeMessage& message) {
   } else if (auto* load = std::get_if<NodeLoad>(&message)) {
     if (known_.contains(from)) available_[from] = load->available;
     Decide(NodeReported{from, load->placements_seen, load->available, load->free_gpus, load->leases, {}});
-  } else if (auto* request = std::get_if<WishSent>(&message)) {
+  } else if (auto* request = std::get_if<LeaseRequest>(&message)) {
     RequestCame(from, *request);
   } else if (auto* declined = std::get_if<WorkDeclined>(&message)) {
-    Decide(PlacementRefused{from, declined->placement, WishId{declined->asker, declined->wish}, declined->count});
+    Decide(PlacementRefused{from, declined->placement, RequestId{declined->requester, declined->request},
+                            declined->count});
   } else if (auto* job = std::get_if<JobDescribed>(&message)) {
     JobCame(from, *job);
   }
@@ -111,40 +112,41 @@ void Head::JobCame(NodeNumber from, const JobDescribed& job) {
   }
 }
 
-void Head::RequestCame(NodeNumber from, const WishSent& request) {
-  const WishId id{from, request.wish};
+void Head::RequestCame(NodeNumber from, const LeaseRequest& request) {
+  const RequestId id{from, request.request};
   if (request.withdrawn != 0) {
-    requests_.erase({from, request.wish});
-    return Decide(WishWithdrawn{id});
+    requests_.erase({from, request.request});
+    return Decide(RequestWithdrawn{id});
   }
-  if (requests_.contains({from, request.wish})) return Decide(WishChanged{id, request.count, request.placed_heard});
-  WorkWished wished{.wish = id,
-                    .process = request.process,
-                    .job = request.job.value,
-                    .shape = WithoutPlacement(request.shape),
-                    .count = request.count,
-                    .depth = request.depth};
-  wished.actor = static_cast<bool>(request.actor);
-  if (const std::string why = Place(request.shape, wished); !why.empty()) {
-    return Send(from, WishRefused{request.wish, 1, wished.actor ? why : "the task cannot run: " + why});
+  if (requests_.contains({from, request.request}))
+    return Decide(RequestChanged{id, request.count, request.assigned_heard});
+  WorkRequested requested{.request = id,
+                          .process = request.process,
+                          .job = request.job.value,
+                          .shape = WithoutPlacement(request.shape),
+                          .count = request.count,
+                          .depth = request.depth};
+  requested.actor = static_cast<bool>(request.actor);
+  if (const std::string why = Place(request.shape, requested); !why.empty()) {
+    return Send(from, RequestRefused{request.request, 1, requested.actor ? why : "the task cannot run: " + why});
   }
-  requests_[{from, request.wish}] = request;
-  Decide(wished);
+  requests_[{from, request.request}] = request;
+  Decide(requested);
 }
 
 // From what the shape says of its place. Returns why that cannot be.
-std::string Head::Place(const ResourceAmounts& shape, WorkWished& wished) const {
+std::string Head::Place(const ResourceAmounts& shape, WorkRequested& requested) const {
   const std::string_view name = PlacementOf(shape);
   Placement placement;
   if (name.empty()) return "";
   if (!DecodePlacement(name, &placement)) return "its placement cannot be understood";
-  wished.labels = placement.labels;
-  if (placement.spread) wished.strategy.kind = PlacementStrategy::Kind::kSpread;
-  if (placement.near) wished.argument_bytes = {{placement.near, kArgumentStep}};
+  requested.labels = placement.labels;
+  if (placement.spread) requested.strategy.kind = PlacementStrategy::Kind::kSpread;
+  if (placement.near) requested.argument_bytes = {{placement.near, kArgumentStep}};
   if (placement.node.empty()) return "";
-  wished.strategy = {PlacementStrategy::Kind::kAffinity, NumberOfNodeId(SessionOf(cluster_id_), placement.node),
-                     placement.soft};
-  if (wished.strategy.node || placement.soft) return "";
+  requested.strategy = {PlacementStrategy::Kind::kAffinity, NumberOfNodeId(SessionOf(cluster_id_), placement.node),
+                        placement.soft};
+  if (requested.strategy.node || placement.soft) return "";
   return "it asks for node " + placement.node +
          " only, and no such node belongs to this cluster (`weft list nodes` shows those that do)";
 }
@@ -274,24 +276,24 @@ void Head::Dead(const DeclareDead& news) {
 void Head::Perform(std::vector<GlobalAction>& actions) {
   for (auto& action : std::exchange(actions, {})) {
     if (auto* place = std::get_if<PlaceWork>(&action)) {
-      auto wish = requests_.find({place->wish.asker, place->wish.number});
-      if (wish == requests_.end()) continue;
-      const WishSent wished = wish->second;  // a copy: what is said below may change the wishes
-      const ProcessId job = wished.job;
+      auto request = requests_.find({place->request.requester, place->request.number});
+      if (request == requests_.end()) continue;
+      const LeaseRequest requested = request->second;  // a copy: what is said below may change the requests
+      const ProcessId job = requested.job;
       if (told_jobs_[place->node].insert(job).second) {
         if (const JobDescribed* described = FindJob(job)) Send(place->node, *described);
       }
-      Send(place->wish.asker, WishServed{place->wish.number, place->count});
-      Send(place->node,
-           WorkAssigned{place->wish.asker, place->wish.number, place->placement, place->process, job, wished.shape,
-                        place->count, place->depth, wished.actor, wished.to_hold, wished.class_name});
+      Send(place->request.requester, RequestAssigned{place->request.number, place->count});
+      Send(place->node, WorkAssigned{place->request.requester, place->request.number, place->placement, place->process,
+                                     job, requested.shape, place->count, place->depth, requested.actor,
+                                     requested.to_hold, requested.class_name});
     } else if (auto* unplace = std::get_if<UnplaceWork>(&action)) {
-      Send(unplace->wish.asker, WishServed{unplace->wish.number, -static_cast<int64_t>(unplace->count)});
+      Send(unplace->request.requester, RequestAssigned{unplace->request.number, -static_cast<int64_t>(unplace->count)});
     } else if (auto* refuse = std::get_if<RefuseWork>(&action)) {
-      requests_.erase({refuse->wish.asker, refuse->wish.number});
-      Send(refuse->wish.asker, WishRefused{refuse->wish.number, 1, refuse->why});
+      requests_.erase({refuse->request.requester, refuse->request.number});
+      Send(refuse->request.requester, RequestRefused{refuse->request.number, 1, refuse->why});
     } else if (auto* warn = std::get_if<WarnInfeasible>(&action)) {
-      Send(warn->wish.asker, WishRefused{warn->wish.number, 0, warn->why});
+      Send(warn->request.requester, RequestRefused{warn->request.number, 0, warn->why});
     }
   }
 }

@@ -108,8 +108,8 @@ class Head final : private Member::HeadSide, private HeadLedger::Host {
   void Send(NodeNumber to, const NodeMessage& message) { member_.Send(to, message, host_.Now()); }
   void TellAllBut(NodeNumber node, const NodeMessage& message);
   void JobCame(NodeNumber from, const JobDescribed& job);
-  void RequestCame(NodeNumber from, const WishSent& request);
-  std::string Place(const ResourceAmounts& shape, WorkWished& wished) const;
+  void RequestCame(NodeNumber from, const LeaseRequest& request);
+  std::string Place(const ResourceAmounts& shape, WorkRequested& requested) const;
   template <class Event>
   void Decide(const Event& event);
   void Perform(std::vector<MembershipAction>& actions);
@@ -132,7 +132,7 @@ class Head final : private Member::HeadSide, private HeadLedger::Host {
   std::map<NodeNumber, AcceptNode> accepted_;
   std::map<NodeNumber, ResourceAmounts> available_;
   std::deque<Departed> departed_;
-  std::map<std::pair<NodeNumber, uint64_t>, WishSent> requests_;
+  std::map<std::pair<NodeNumber, uint64_t>, LeaseRequest> requests_;
   std::map<ProcessId, JobDescribed> jobs_;  // how to start workers, by driver
   std::map<NodeNumber, std::set<ProcessId>> told_jobs_;
   HeadLedger ledger_;

@@ -28,8 +28,8 @@ std::string Text(const NodeMessage& message) {
   if (auto* m = std::get_if<NodesListed>(&message)) return "listed " + std::to_string(m->nodes.size());
   if (auto* m = std::get_if<BeatConfirmed>(&message)) return "confirmed " + std::to_string(m->beat);
   if (auto* m = std::get_if<JobDescribed>(&message)) return "job " + std::to_string(m->driver.value);
-  if (auto* m = std::get_if<WishServed>(&message)) return "served " + std::to_string(m->count);
-  if (auto* m = std::get_if<WishRefused>(&message)) return "not served: " + m->why;
+  if (auto* m = std::get_if<RequestAssigned>(&message)) return "served " + std::to_string(m->count);
+  if (auto* m = std::get_if<RequestRefused>(&message)) return "not served: " + m->why;
   if (auto* m = std::get_if<WorkAssigned>(&message)) return "assigned " + std::to_string(m->count);
   if (auto* m = std::get_if<FlowTaken>(&message)) return "taken " + std::to_string(m->through);
   return "message " + std::to_string(message.index());
@@ -204,15 +204,16 @@ TEST_F(HeadTest, GivesWorkToTheNodeThatHasRoom) {
   const NodeMessage job = JobDescribed{driver, "", {}};
   life->member.Send({}, job, now);
   EXPECT_EQ(life->Take(), "to 10 job 4294967301");
-  WishSent request{.wish = 1, .process = driver, .job = driver, .shape = {{"CPU", 2 * kResourceUnit}}, .count = 1};
+  LeaseRequest request{
+      .request = 1, .process = driver, .job = driver, .shape = {{"CPU", 2 * kResourceUnit}}, .count = 1};
   life->member.Send({}, request, now);
   EXPECT_EQ(life->Take(), "own node hears from 1 served 1; to 10 assigned 1");
-  EXPECT_EQ(Says(10, WorkDeclined{.asker = {1}, .wish = 1, .placement = 1, .count = 1}),
+  EXPECT_EQ(Says(10, WorkDeclined{.requester = {1}, .request = 1, .placement = 1, .count = 1}),
             "own node hears from 1 served -1");
   request.withdrawn = 1;
   life->member.Send({}, request, now);
-  EXPECT_EQ(life->head.scheduler()->wish_count(), 0u);
-  request = {.wish = 2, .process = driver, .job = driver, .shape = {{"CPU", 9 * kResourceUnit}}, .count = 1};
+  EXPECT_EQ(life->head.scheduler()->request_count(), 0u);
+  request = {.request = 2, .process = driver, .job = driver, .shape = {{"CPU", 9 * kResourceUnit}}, .count = 1};
   life->member.Send({}, request, now);
   EXPECT_EQ(life->Take().substr(0, 33), "own node hears from 1 not served: ");
 }

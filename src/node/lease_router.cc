@@ -109,7 +109,7 @@ void LeaseRouter::NodeIsGone() {
   std::erase_if(sent_, [&](const auto& entry) {
     const auto& [key, sent] = entry;
     if (sent.on_the_way <= 0) return false;
-    withdrawn_.push_back({.wish = sent.number, .process = key.process, .withdrawn = 1});
+    withdrawn_.push_back({.request = sent.number, .process = key.process, .withdrawn = 1});
     keys_.erase(sent.number);
     return true;
   });
@@ -125,10 +125,10 @@ void LeaseRouter::HeadForgot() {
 
 // ---- to the head --------------------------------------------------------------------------------------------------
 
-std::vector<WishSent> LeaseRouter::ToTell(const std::vector<LocalScheduler::UnmetWish>& unmet, bool alone,
-                                          const LivesHere& lives_here, const JobOf& job_of) {
+std::vector<LeaseRequest> LeaseRouter::ToTell(const std::vector<LocalScheduler::UnmetRequest>& unmet, bool alone,
+                                              const LivesHere& lives_here, const JobOf& job_of) {
   std::set<Key> needed;
-  std::vector<WishSent> to_send = std::exchange(withdrawn_, {});
+  std::vector<LeaseRequest> to_send = std::exchange(withdrawn_, {});
   for (const auto& request : unmet) {
     // Alone there is nobody to serve it. What the head itself has placed here it knows already.
     if (!lives_here(request.process) || !MayServe(request.shape)) continue;
@@ -145,7 +145,7 @@ std::vector<WishSent> LeaseRouter::ToTell(const std::vector<LocalScheduler::Unme
   std::erase_if(sent_, [&](const auto& entry) {
     const auto& [key, sent] = entry;
     if (needed.contains(key)) return false;
-    if (sent.sent) to_send.push_back({.wish = sent.number, .process = key.process, .withdrawn = 1});
+    if (sent.sent) to_send.push_back({.request = sent.number, .process = key.process, .withdrawn = 1});
     keys_.erase(sent.number);
     return true;
   });
@@ -153,7 +153,7 @@ std::vector<WishSent> LeaseRouter::ToTell(const std::vector<LocalScheduler::Unme
 }
 
 void LeaseRouter::Tell(const Key& key, uint32_t needed, uint32_t depth, const JobOf& job_of,
-                       std::vector<WishSent>& to_send) {
+                       std::vector<LeaseRequest>& to_send) {
   auto [entry, fresh] = sent_.try_emplace(key);
   Sent& sent = entry->second;
   if (fresh) {

@@ -94,8 +94,8 @@ class LeaseRouter {
 
   // All that is needed now: what the head should hear of it. What is no longer needed is withdrawn. `unmet` is what the
   // local scheduler lacks resources for; `alone`: there is no other node.
-  std::vector<WishSent> ToTell(const std::vector<LocalScheduler::UnmetWish>& unmet, bool alone,
-                               const LivesHere& lives_here, const JobOf& job_of);
+  std::vector<LeaseRequest> ToTell(const std::vector<LocalScheduler::UnmetRequest>& unmet, bool alone,
+                                   const LivesHere& lives_here, const JobOf& job_of);
   // The load, if the head has not been told it.
   std::optional<NodeLoad> LoadToTell(const LocalScheduler& scheduler);
   void TellLoadAgain() { load_told_ = false; }
@@ -119,14 +119,14 @@ class LeaseRouter {
     uint32_t depth = 0;
   };
   Sent* Known(uint64_t request);
-  void Tell(const Key& key, uint32_t needed, uint32_t depth, const JobOf& job_of, std::vector<WishSent>& to_send);
+  void Tell(const Key& key, uint32_t needed, uint32_t depth, const JobOf& job_of, std::vector<LeaseRequest>& to_send);
 
   const Place place_;
   uint64_t next_request_ = 1;
   std::map<Key, Sent> sent_;
   std::map<uint64_t, Key> keys_;
-  std::vector<WishSent> withdrawn_;  // to be told
-  std::map<Key, Asked> for_head_;    // that only the head may serve
+  std::vector<LeaseRequest> withdrawn_;  // to be told
+  std::map<Key, Asked> for_head_;        // that only the head may serve
   uint64_t placements_seen_ = 0;
   NodeLoad told_load_;
   bool load_told_ = false;

@@ -239,8 +239,8 @@ class NodeCore {
   // ---- other nodes (node_core_cluster.cc)
   void HandleNode(NodeNumber from, JobDescribed& message);
   void HandleNode(NodeNumber from, WorkAssigned& message);
-  void HandleNode(NodeNumber from, WishServed& message);
-  void HandleNode(NodeNumber from, WishRefused& message);
+  void HandleNode(NodeNumber from, RequestAssigned& message);
+  void HandleNode(NodeNumber from, RequestRefused& message);
   void HandleNode(NodeNumber from, ForProcess& message);
   void HandleNode(NodeNumber from, FromProcess& message);
   void HandleNode(NodeNumber from, RoutedAcross& message);
@@ -300,7 +300,7 @@ class NodeCore {
   void TellHeadOfActors();
   void ForgetActorRequest(ObjectId actor);
   void RequestActorsAgain();
-  bool ActorRequestRefused(const WishRefused& message);
+  bool ActorRequestRefused(const RequestRefused& message);
 
   // ---- names and detached actors (node_core_detached.cc, node_core_restored.cc)
   void AskForName(LocalProcess& process, CreateActor& message);

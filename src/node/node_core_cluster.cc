@@ -181,18 +181,18 @@ void NodeCore::HandleNode(NodeNumber, WorkAssigned& message) {
   JoinAsClient(message.process, message.job);
   if (Find(message.process) != nullptr && router_->MayServe(message.shape)) {
     // Our own request, which our own scheduler has had all the time: nothing is on its way.
-    return router_->AssignedHere(message.wish, message.count);
+    return router_->AssignedHere(message.request, message.count);
   }
   RereadBlockedFlags();
   scheduler_->Handle(LeasesPlaced{message.process, message.shape, message.count, message.depth}, scheduler_actions_);
 }
 
-void NodeCore::HandleNode(NodeNumber, WishServed& message) { router_->Assigned(message.wish, message.count); }
+void NodeCore::HandleNode(NodeNumber, RequestAssigned& message) { router_->Assigned(message.request, message.count); }
 
-void NodeCore::HandleNode(NodeNumber, WishRefused& message) {
+void NodeCore::HandleNode(NodeNumber, RequestRefused& message) {
   if (ActorRequestRefused(message)) return;
   const bool for_ever = message.for_ever != 0;
-  const auto key = router_->Refused(message.wish, for_ever);
+  const auto key = router_->Refused(message.request, for_ever);
   const LocalProcess* process = key ? Find(key->process) : nullptr;
   if (process == nullptr) return;
   if (for_ever) {
@@ -211,7 +211,7 @@ void NodeCore::HandleNode(NodeNumber from, ForProcess& message) {
   const LocalProcess* process = Find(message.process);
   const bool ready = process != nullptr && process->ready();
   if (auto* refused = std::get_if<LeaseRefused>(&decoded)) {
-    // As after WishRefused: the owner fails what waits, and asks again if more comes.
+    // As after RequestRefused: the owner fails what waits, and asks again if more comes.
     router_->RefusedThere({message.process, refused->shape}, refused->count);
     if (process != nullptr) {
       scheduler_->Handle(LeasesRequested{message.process, refused->shape, 0, 0}, scheduler_actions_);
@@ -399,10 +399,10 @@ void NodeCore::NotConnected(ChannelBroker::Pair pair, const std::string& why_not
 
 void NodeCore::TellHead() {
   if (const auto load = router_->LoadToTell(*scheduler_)) SendToHead(*load);
-  const std::vector<WishSent> requests = router_->ToTell(
+  const std::vector<LeaseRequest> requests = router_->ToTell(
       scheduler_->Unmet(), links_->nodes().size() < 2, [this](ProcessId process) { return Find(process) != nullptr; },
       [this](ProcessId process) { return Find(process)->job; });
-  for (const WishSent& request : requests) {
+  for (const LeaseRequest& request : requests) {
     // How its workers are started there, before anything is placed.
     if (request.withdrawn == 0) TellHeadOfJob(request.job);
     SendToHead(request);

@@ -1,7 +1,7 @@
 // NodeCore: actors whose worker, home and callers are on different nodes.
 //
 // The home of an actor is the node of its creator, or the head if it is detached. Its ActorDirectory alone knows the
-// state. What the home's local scheduler cannot place goes to the head as a wish; the node that the head chooses has
+// state. What the home's local scheduler cannot place goes to the head as a request; the node that the head chooses has
 // the actor in its own local scheduler, like one of its own, and offers the worker to the home. From then on it does
 // what the home says, and tells it what the worker says. A process that watches is told by its own daemon, which first
 // sees to the channel. The worker ends with its home, unless the actor is detached.
@@ -101,10 +101,12 @@ bool NodeCore::PlaceActorAtHome(ObjectId actor) {
 }
 
 void NodeCore::PlaceRemoteActor(WorkAssigned& message) {
-  auto decline = [&] { SendToHead(WorkDeclined{message.asker, message.wish, message.placement, message.count}); };
+  auto decline = [&] {
+    SendToHead(WorkDeclined{message.requester, message.request, message.placement, message.count});
+  };
   if (IsHome(message.actor)) {
     if (!PlaceActorAtHome(message.actor)) return decline();
-    // The local scheduler has it. If that cannot serve it after all, it is wished for anew.
+    // The local scheduler has it. If that cannot serve it after all, it is requested again.
     ForgetActorRequest(message.actor);
     return;
   }
@@ -114,7 +116,8 @@ void NodeCore::PlaceRemoteActor(WorkAssigned& message) {
     return decline();
   }
   JoinAsClient(message.process, message.job);
-  remote_.wanted[message.actor] = {message.asker, message.process, message.class_name, message.wish, message.placement};
+  remote_.wanted[message.actor] = {message.requester, message.process, message.class_name, message.request,
+                                   message.placement};
   RereadBlockedFlags();
   scheduler_->Handle(ActorWanted{message.actor, message.process, message.shape, message.to_hold, message.depth},
                      scheduler_actions_);
@@ -247,7 +250,7 @@ void NodeCore::TellHeadOfActors() {
   if (scheduler_->decisions() == remote_.told_decisions) return;
   remote_.told_decisions = scheduler_->decisions();
   std::set<ObjectId> present;
-  std::vector<WishSent> to_send;
+  std::vector<LeaseRequest> to_send;
   std::vector<ObjectId> declined;
   std::vector<LocalScheduler::UnmetActor> wanted = scheduler_->UnmetActors();
   for (const auto& [actor, placed] : remote_.for_head) wanted.push_back(placed);
@@ -275,7 +278,7 @@ void NodeCore::TellHeadOfActors() {
     if (!present.contains(actor)) served.push_back(actor);
   }
   for (ObjectId actor : served) ForgetActorRequest(actor);
-  for (const WishSent& request : to_send) {
+  for (const LeaseRequest& request : to_send) {
     TellHeadOfJob(request.job);
     SendToHead(request);
   }
@@ -285,7 +288,7 @@ void NodeCore::TellHeadOfActors() {
 void NodeCore::ForgetActorRequest(ObjectId actor) {
   auto found = remote_.requests.find(actor);
   if (found == remote_.requests.end()) return;
-  const WishSent withdrawn{.wish = found->second, .process = actor.owner, .withdrawn = 1};
+  const LeaseRequest withdrawn{.request = found->second, .process = actor.owner, .withdrawn = 1};
   remote_.of_requests.erase(found->second);
   remote_.requests.erase(found);
   remote_.told_decisions = 0;
@@ -293,16 +296,16 @@ void NodeCore::ForgetActorRequest(ObjectId actor) {
 }
 
 // What was on its way to a node that is gone is not coming, and the head may have counted it as arrived: a worker that
-// was still being started there, or a grant that did not get through. What comes from other nodes for the former wishes
-// may be too much; it is returned.
+// was still being started there, or a grant that did not get through. What comes from other nodes for the former
+// requests may be too much; it is returned.
 void NodeCore::RequestActorsAgain() {
   std::vector<ObjectId> requested;
   for (const auto& [actor, request] : remote_.requests) requested.push_back(actor);
   for (ObjectId actor : requested) ForgetActorRequest(actor);
 }
 
-bool NodeCore::ActorRequestRefused(const WishRefused& message) {
-  auto found = remote_.of_requests.find(message.wish);
+bool NodeCore::ActorRequestRefused(const RequestRefused& message) {
+  auto found = remote_.of_requests.find(message.request);
   if (found == remote_.of_requests.end()) return false;
   const ObjectId actor = found->second;
   if (message.for_ever != 0) {

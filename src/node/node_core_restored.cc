@@ -184,7 +184,7 @@ void NodeCore::TellOfDetached() {
   const NodeNumber head = links_->head();
   std::vector<ObjectId> unwanted;
   for (const auto& [actor, wanted] : remote_.wanted) {
-    if (actor.owner == kCluster) unwanted.push_back(actor);  // the new head wishes for it itself
+    if (actor.owner == kCluster) unwanted.push_back(actor);  // the new head requests it itself
   }
   for (ObjectId actor : unwanted) {
     remote_.wanted.erase(actor);

@@ -93,8 +93,8 @@ class Recorder : public NodeIo, public NodeLinks {
     return "message " + std::to_string(message.index());
   }
   static std::string Name(const NodeMessage& message) {
-    if (auto* request = std::get_if<WishSent>(&message)) {
-      const std::string number = std::to_string(request->wish);
+    if (auto* request = std::get_if<LeaseRequest>(&message)) {
+      const std::string number = std::to_string(request->request);
       if (request->withdrawn != 0) return "withdraws request " + number;
       return "requests " + std::to_string(request->count) + " as " + number;
     }
@@ -187,7 +187,7 @@ TEST_F(NodeCoreTest, AGrantOfAnotherNodeWaitsForItsConnection) {
   JoinDriver();
   Request(kGpuShape, 1);
   io_.Take();
-  Hears(kHead, WishServed{1, 1});
+  Hears(kHead, RequestAssigned{1, 1});
   EXPECT_EQ(io_.Take(), Lines{"to node 0 requests 0 as 1"});
   const ProcessId worker{(uint64_t{kOther.value} << 32) + 7};
   Hears(kOther, ChannelWanted{driver_, worker});
@@ -216,7 +216,7 @@ TEST_F(NodeCoreTest, AProcessOfAnotherNodeConnectsBeforeItHearsOfItsGrant) {
   const ProcessId driver{(uint64_t{kOther.value} << 32) + 1};
   Hears(kOther, JobDescribed{driver, "", {}});
   WorkAssigned assigned;
-  assigned.asker = kOther;
+  assigned.requester = kOther;
   assigned.process = assigned.job = driver;
   assigned.shape = kCpuShape;
   assigned.count = 1;

@@ -95,7 +95,7 @@ class TestDriver {
       if (!stream_->Flush()) return;
     }
   }
-  void Wish(uint32_t count, double cpus = 1) {
+  void Request(uint32_t count, double cpus = 1) {
     Send(RequestLeases{{{"CPU", static_cast<int64_t>(cpus * kResourceUnit)}}, count, 0});
   }
   void Command(ProcessId worker, const std::string& text) { Send(RouteTo{worker, text}); }
@@ -156,7 +156,7 @@ class TestDriver {
   }
   // A worker leased to the driver, and its number in the system.
   LeaseGranted Lease() {
-    Wish(1);
+    Request(1);
     auto granted = Expect<LeaseGranted>();
     EXPECT_NE(granted.worker.value, 0u);
     return granted;
@@ -254,7 +254,7 @@ INSTANTIATE_TEST_SUITE_P(Workers, NodeDaemonTest, testing::Values(false, true),
 
 TEST_P(NodeDaemonTest, GrantsLeasesWithAChannelOnce) {
   TestDriver driver(Options());
-  driver.Wish(2);
+  driver.Request(2);
   auto first = driver.Expect<ChannelOpened>();
   EXPECT_EQ(first.first_side, 1);
   auto granted = driver.Expect<LeaseGranted>();
@@ -267,14 +267,14 @@ TEST_P(NodeDaemonTest, GrantsLeasesWithAChannelOnce) {
                                                                 std::to_string(first.own_slot) + " with 2");
   // The same pair gets no second channel.
   driver.Send(ReturnLease{granted.lease});
-  driver.Wish(1);
+  driver.Request(1);
   EXPECT_EQ(driver.Expect<LeaseGranted>().worker, granted.worker);
   EXPECT_FALSE(driver.Has([](const Message& m) { return std::holds_alternative<ChannelOpened>(m); }));
 }
 
 TEST_P(NodeDaemonTest, SaysWhyAShapeCanNeverBeHad) {
   TestDriver driver(Options());
-  driver.Wish(1, 64);
+  driver.Request(1, 64);
   auto refused = driver.Expect<LeaseRefused>();
   EXPECT_NE(refused.why.find("64 CPU"), std::string::npos) << refused.why;
   EXPECT_NE(refused.why.find("2 CPU"), std::string::npos) << refused.why;
@@ -361,7 +361,7 @@ TEST_P(NodeDaemonTest, OutputWaitsForASlowDriverAndNothingIsLost) {
 
 TEST_P(NodeDaemonTest, TheDriversDeathEndsEverything) {
   auto driver = std::make_unique<TestDriver>(Options(2));
-  driver->Wish(2);
+  driver->Request(2);
   auto one = driver->Expect<LeaseGranted>();
   driver->Expect<LeaseGranted>();
   driver->Command(one.worker, "detach");
@@ -401,16 +401,16 @@ TEST_P(NodeDaemonTest, TheDaemonsDeathEndsTheWorkers) {
 TEST_P(NodeDaemonTest, ABlockedWorkerLendsItsCpu) {
   TestDriver driver(Options(1));
   auto lease = driver.Lease();
-  // No demand: blocking is silent. The child's wish then finds the flag.
+  // No demand: blocking is silent. The child's request then finds the flag.
   driver.Command(lease.worker, "block");
   EXPECT_EQ(driver.ExpectReport(lease.worker, "blocked"), "blocked");
-  driver.Command(lease.worker, "wish 1 1");
+  driver.Command(lease.worker, "request 1 1");
   std::string granted = driver.ExpectReport(lease.worker, "granted");
   EXPECT_FALSE(driver.Has([](const Message& m) { return std::holds_alternative<LeaseRecalled>(m); }));
   // It resumes: over-committed, so the driver gets nothing until the child's lease is back.
   driver.Command(lease.worker, "unblock");
   driver.ExpectReport(lease.worker, "unblocked");
-  driver.Wish(1);
+  driver.Request(1);
   // With demand it says so.
   driver.Command(lease.worker, "block");
   EXPECT_EQ(driver.ExpectReport(lease.worker, "blocked"), "blocked and said so");
@@ -420,10 +420,10 @@ TEST_P(NodeDaemonTest, ABlockedWorkerLendsItsCpu) {
 
 TEST_P(NodeDaemonTest, RecallsALeaseForSomebodyWhoHasNone) {
   TestDriver driver(Options(2));
-  driver.Wish(2);
+  driver.Request(2);
   auto one = driver.Expect<LeaseGranted>();
   auto two = driver.Expect<LeaseGranted>();
-  driver.Command(one.worker, "wish 1 1");
+  driver.Command(one.worker, "request 1 1");
   auto recalled = driver.Expect<LeaseRecalled>();
   EXPECT_TRUE(recalled.lease == one.lease || recalled.lease == two.lease);
   if (recalled.lease == two.lease) {
@@ -435,7 +435,7 @@ TEST_P(NodeDaemonTest, RecallsALeaseForSomebodyWhoHasNone) {
 TEST_P(NodeDaemonTest, TheWorkersOfADeadSubmitterAreReplaced) {
   TestDriver driver(Options(2));
   auto parent = driver.Lease();
-  driver.Command(parent.worker, "wish 1 1");
+  driver.Command(parent.worker, "request 1 1");
   std::string granted = driver.ExpectReport(parent.worker, "granted");
   ProcessId child{std::stoull(granted.substr(granted.rfind(' ') + 1))};
   driver.Command(child, "hello");  // from now on the driver hears of its death
@@ -444,14 +444,14 @@ TEST_P(NodeDaemonTest, TheWorkersOfADeadSubmitterAreReplaced) {
   driver.ExpectDeath(parent.worker);
   auto died = driver.ExpectDeath(child);
   EXPECT_NE(died.how.find("the process whose tasks it ran has ended"), std::string::npos) << died.how;
-  driver.Wish(2);
+  driver.Request(2);
   driver.Expect<LeaseGranted>();
   driver.Expect<LeaseGranted>();
 }
 
 TEST_P(NodeDaemonTest, NonsenseFromAWorkerEndsThatWorkerOnly) {
   TestDriver driver(Options(2));
-  driver.Wish(1);
+  driver.Request(1);
   auto bystander = driver.Expect<LeaseGranted>();
   driver.Command(bystander.worker, "hello");
   driver.ExpectReport(bystander.worker, "echo");
@@ -479,7 +479,7 @@ TEST_P(NodeDaemonTest, NonsenseFromAWorkerEndsThatWorkerOnly) {
                                        "type 1",
                                        "length 100"};
   for (const auto& command : commands) {
-    driver.Wish(1);
+    driver.Request(1);
     auto lease = driver.Expect<LeaseGranted>();
     driver.Command(lease.worker, "hello");
     driver.ExpectReport(lease.worker, "echo");
@@ -493,7 +493,7 @@ TEST_P(NodeDaemonTest, NonsenseFromAWorkerEndsThatWorkerOnly) {
     driver.Command(bystander.worker, "hello");
     driver.ExpectReport(bystander.worker, "echo");
   }
-  driver.Wish(1);
+  driver.Request(1);
   auto lease = driver.Expect<LeaseGranted>();
   driver.Command(lease.worker, "hello");
   driver.ExpectReport(lease.worker, "echo");
@@ -565,7 +565,7 @@ TEST_P(NodeDaemonTest, AnActorGetsAWorkerOfItsOwn) {
   EXPECT_EQ(opened.first_side, 1);
   driver.ExpectReport(starting.worker, "channel to 1");
   // While the constructor runs it has the only CPU; afterwards it holds nothing.
-  driver.Wish(1);
+  driver.Request(1);
   driver.Command(starting.worker, "constructed 1 5 1");
   driver.ExpectActor(5, ActorState::kAlive);
   EXPECT_NE(driver.Expect<LeaseGranted>().worker, starting.worker);
@@ -640,7 +640,7 @@ TEST_P(NodeDaemonTest, WatchersGetAChannelAndTheNews) {
 
 TEST_P(NodeDaemonTest, OnlyObjectsOfDeadOwnersAreHeldAsOrphans) {
   TestDriver driver(Options(2));
-  driver.Wish(2);
+  driver.Request(2);
   const ProcessId holder = driver.Expect<LeaseGranted>().worker, owner = driver.Expect<LeaseGranted>().worker;
   driver.Command(owner, "exit 0");
   driver.ExpectDeath(owner);
@@ -731,13 +731,13 @@ TEST(NodeDaemon, ABrokenInterpreterIsReportedWithItsOwnWords) {
     options.command = {WEFT_TEST_WORKER, "broken"};
     options.zygote = zygote;
     TestDriver driver(options);
-    driver.Wish(1);
+    driver.Request(1);
     auto refused = driver.Expect<LeaseRefused>();
     EXPECT_NE(refused.why.find("no module named weft"), std::string::npos) << refused.why;
     EXPECT_NE(refused.why.find("exited with code 1"), std::string::npos) << refused.why;
     options.command = {"/nonexistent/python"};
     TestDriver other(options);
-    other.Wish(1);
+    other.Request(1);
     refused = other.Expect<LeaseRefused>();
     EXPECT_NE(refused.why.find("/nonexistent/python"), std::string::npos) << refused.why;
   }
@@ -762,7 +762,7 @@ TEST(NodeDaemon, WorkersOutliveTheirZygoteAndANewOneTakesOver) {
   // Its exit status now comes to the daemon itself.
   driver.Command(lease.worker, "exit 5");
   EXPECT_EQ(driver.ExpectDeath(lease.worker).how, "exited with code 5");
-  driver.Wish(2);
+  driver.Request(2);
   driver.Expect<LeaseGranted>();
   driver.Expect<LeaseGranted>();
 }
@@ -797,7 +797,7 @@ TEST(NodeDaemon, NonsenseFromTheDriverEndsTheSession) {
 TEST(NodeDaemon, AnIdleSessionSleeps) {
   TestDriver::Options options;
   TestDriver driver(options);
-  driver.Wish(2);
+  driver.Request(2);
   driver.Expect<LeaseGranted>();
   driver.Expect<LeaseGranted>();
   auto switches = [&] {

@@ -129,7 +129,7 @@ void ProgramFiles::Prepare(ProcessId job, const OpenSession& session, std::vecto
     if (!sources.empty()) program.sources = std::move(sources);
     return;
   }
-  program.asker = entry->first;
+  program.requester = entry->first;
   program.files = session.files;
   program.command = session.worker_command;
   program.sources = std::move(sources);
@@ -144,7 +144,7 @@ bool ProgramFiles::PrepareLibrary(ProcessId process, uint64_t request, std::vect
   auto [entry, fresh] = programs_.try_emplace({process, request});
   if (!fresh) return false;
   Program& program = entry->second;
-  program.asker = entry->first;
+  program.requester = entry->first;
   program.files = std::move(files);
   program.sources = std::move(sources);
   program.loaded_here = here;
@@ -191,8 +191,8 @@ void ProgramFiles::AskForOthers() {
       entry = coming_.erase(entry);
       continue;
     }
-    if (!programs_.contains(coming.asker)) {
-      coming.asker = waiting->first;
+    if (!programs_.contains(coming.requester)) {
+      coming.requester = waiting->first;
       if (!waiting->second.sources.empty()) ChangeSources(coming, waiting->second.sources);  // else it only looks
       coming.again_ns = NowNs();
     }
@@ -273,7 +273,7 @@ void ProgramFiles::LookAtPath(Program& program) {
     for (const ProgramFile& file : program.files) {
       if (why.empty()) why = WhyNotOn(machine_, file);
     }
-    if (!why.empty()) return Fail(program.asker, why);
+    if (!why.empty()) return Fail(program.requester, why);
   }
   const ProgramFile& file = program.file();
   program.stage = Stage::kCache;
@@ -333,7 +333,7 @@ void ProgramFiles::Complete(Program& program) {
   if (!all_own) {
     auto fixed = std::find_if(program.files.begin(), program.files.end(), [](const auto& f) { return f.fixed_paths; });
     if (!program.shadowed.empty() && fixed != program.files.end()) {
-      return Fail(program.asker,
+      return Fail(program.requester,
                   "another build of the library " + program.shadowed + " is installed here, and " + fixed->path +
                       " would load it whatever it is told, because it says itself where its libraries "
                       "lie (DT_RPATH); link with -Wl,--enable-new-dtags, or install the same build here");
@@ -349,7 +349,7 @@ void ProgramFiles::Complete(Program& program) {
       }
     }
     auto folder = cache_.Link(links);
-    if (!folder) return Fail(program.asker, folder.error().message);
+    if (!folder) return Fail(program.requester, folder.error().message);
     program.start.library_folder = *folder + "/lib";
   }
   if (program.is_library()) return CompleteLibrary(program);
@@ -365,7 +365,7 @@ void ProgramFiles::Complete(Program& program) {
     }
   }
   program.stage = Stage::kReady;
-  host_.ProgramSettled(program.asker.first, "");
+  host_.ProgramSettled(program.requester.first, "");
 }
 
 // The process opens them now. Nothing keeps the copies from then on: what is loaded needs no file, and who finds one
@@ -376,19 +376,19 @@ void ProgramFiles::CompleteLibrary(Program& program) {
     paths.push_back(program.places[i].own ? program.files[i].path
                                           : program.start.library_folder + "/" + program.files[i].name);
   }
-  const Asker asker = program.asker;
-  programs_.erase(asker);
-  host_.LibrarySettled(asker.first, asker.second, std::move(paths), "");
+  const Requester requester = program.requester;
+  programs_.erase(requester);
+  host_.LibrarySettled(requester.first, requester.second, std::move(paths), "");
 }
 
-void ProgramFiles::Fail(Asker asker, const std::string& why) {
-  auto failed = programs_.extract(asker);
-  if (asker.second == 0) {
-    return host_.ProgramSettled(asker.first,
+void ProgramFiles::Fail(Requester requester, const std::string& why) {
+  auto failed = programs_.extract(requester);
+  if (requester.second == 0) {
+    return host_.ProgramSettled(requester.first,
                                 "the driver's program cannot be run on " + host_.NameOf(self_) + ": " + why);
   }
   const Program& program = failed.mapped();
-  host_.LibrarySettled(asker.first, asker.second, {},
+  host_.LibrarySettled(requester.first, requester.second, {},
                        std::string(program.replaced ? "VersionMismatchError" : "RuntimeEnvSetupError") +
                            "\nthe library " + program.files[0].path + " cannot be used on " + host_.NameOf(self_) +
                            ": " + why);
@@ -396,7 +396,7 @@ void ProgramFiles::Fail(Asker asker, const std::string& why) {
 
 std::set<std::string> ProgramFiles::InUse() const {
   std::set<std::string> paths;
-  for (const auto& [asker, program] : programs_) {
+  for (const auto& [requester, program] : programs_) {
     for (const Place& place : program.places) paths.insert(place.path);
   }
   return paths;
@@ -412,11 +412,11 @@ void ProgramFiles::Fetch(Program& program) {
   if (coming_.contains(file.identity)) return;
   const uint64_t most = cache_.limits().file_bytes;
   if (file.size == 0 || file.size > most) {
-    return Fail(program.asker, absent + "it is too large to be sent (at most " + InWords(most) +
-                                   "); install it at the same path on every machine");
+    return Fail(program.requester, absent + "it is too large to be sent (at most " + InWords(most) +
+                                       "); install it at the same path on every machine");
   }
   if (program.sources.empty()) {
-    return Fail(program.asker,
+    return Fail(program.requester,
                 absent +
                     (program.is_library() ? (program.replaced ? "another build of it is at that path by now"
                                                               : "no node is known that could send it")
@@ -426,19 +426,20 @@ void ProgramFiles::Fetch(Program& program) {
   }
   auto incoming = cache_.Begin(file.size, InUse());
   if (!incoming) {
-    return Fail(program.asker, absent + "a copy cannot be kept: " + incoming.error().message +
-                                   "; make room, or install it at the same path on every machine");
+    return Fail(program.requester, absent + "a copy cannot be kept: " + incoming.error().message +
+                                       "; make room, or install it at the same path on every machine");
   }
   auto [entry, fresh] = coming_.emplace(
       file.identity,
-      Coming{.file = file, .asker = program.asker, .sources = program.sources, .incoming = std::move(*incoming)});
+      Coming{
+          .file = file, .requester = program.requester, .sources = program.sources, .incoming = std::move(*incoming)});
   Ask(entry->second);
 }
 
 void ProgramFiles::Ask(Coming& coming) {
   coming.request = next_request_++;
   coming.again_ns = NowNs() + kPatienceNs;
-  host_.SendToNode(coming.sources[coming.source], ProgramPieceWanted{coming.request, coming.asker.first,
+  host_.SendToNode(coming.sources[coming.source], ProgramPieceWanted{coming.request, coming.requester.first,
                                                                      coming.file.identity, coming.incoming.received()});
 }
 
@@ -465,15 +466,15 @@ void ProgramFiles::Abandon(std::string identity, std::string why) {
 }
 
 void ProgramFiles::FailAllThatWaitFor(const ProgramFile& file, const std::string& why, bool replaced) {
-  std::vector<Asker> waiting;
-  for (auto& [asker, program] : programs_) {
+  std::vector<Requester> waiting;
+  for (auto& [requester, program] : programs_) {
     if (program.stage != Stage::kComing || program.file().identity != file.identity) continue;
     program.replaced = program.replaced || replaced;
-    waiting.push_back(asker);
+    waiting.push_back(requester);
   }
-  for (const Asker& asker : waiting) {
-    Fail(asker, file.path + " (" + BuildInWords(file.identity) + ") is not there, and " + why +
-                    "; install it at the same path on every machine, or start the driver again");
+  for (const Requester& requester : waiting) {
+    Fail(requester, file.path + " (" + BuildInWords(file.identity) + ") is not there, and " + why +
+                        "; install it at the same path on every machine, or start the driver again");
   }
 }
 
@@ -484,7 +485,7 @@ void ProgramFiles::Came(const std::string& identity) {
   auto entry = cache_.Finish(std::move(coming.incoming), identity);
   if (!entry) return FailAllThatWaitFor(coming.file, "it did not arrive as it was: " + entry.error().message);
   if (auto stamp = StampAt(entry->path)) verified_[entry->path] = *stamp;
-  for (auto& [asker, program] : programs_) {
+  for (auto& [requester, program] : programs_) {
     if (program.stage == Stage::kComing && program.file().identity == identity) program.stage = Stage::kCache;
   }
 }
@@ -537,7 +538,7 @@ void ProgramFiles::NodeIsGone(NodeNumber node) {
   for (const std::string& identity : asked) {
     if (coming_.contains(identity)) AskNext(identity, "it is gone");
   }
-  for (auto& [asker, program] : programs_) std::erase(program.sources, node);
+  for (auto& [requester, program] : programs_) std::erase(program.sources, node);
   for (auto& [identity, checking] : checking_) checking.asked.erase(node);
 }
 
@@ -701,7 +702,7 @@ void ProgramFiles::Serve(NodeNumber to, const ProgramPieceWanted& message, const
 int64_t ProgramFiles::NextDeadline() const {
   int64_t next = INT64_MAX;
   if (!checking_.empty()) return 0;
-  for (const auto& [asker, program] : programs_) {
+  for (const auto& [requester, program] : programs_) {
     if (program.stage != Stage::kComing && program.stage != Stage::kReady) return 0;
   }
   for (const auto& [identity, coming] : coming_) next = std::min(next, coming.again_ns);
@@ -728,11 +729,11 @@ void ProgramFiles::Tick(int64_t now_ns) {
   for (const auto& [identity, checking] : checking_) checked.push_back(identity);
   for (const std::string& identity : checked) StepChecking(identity);
   // A step of each; what is quick is done at once. A step may end one of them.
-  std::vector<Asker> askers;
-  for (const auto& [asker, program] : programs_) askers.push_back(asker);
-  for (const Asker& asker : askers) {
+  std::vector<Requester> requesters;
+  for (const auto& [requester, program] : programs_) requesters.push_back(requester);
+  for (const Requester& requester : requesters) {
     for (size_t steps = 0; steps < 8 * kMaxFiles; ++steps) {
-      auto found = programs_.find(asker);
+      auto found = programs_.find(requester);
       if (found == programs_.end()) break;
       const bool sums = found->second.sum != nullptr;
       if (!Step(found->second) || sums) break;

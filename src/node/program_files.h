@@ -96,7 +96,7 @@ class ProgramFiles {
 
  private:
   // Who wants files: a job, by its driver and 0; or a process and the number of its request.
-  using Asker = std::pair<ProcessId, uint64_t>;
+  using Requester = std::pair<ProcessId, uint64_t>;
   enum class Stage : uint8_t { kPath, kPathSum, kCache, kEntry, kEntrySum, kComing, kReady };
   struct Place {
     std::string path;
@@ -104,7 +104,7 @@ class ProgramFiles {
     bool own = false;  // at the path that the driver knows it by
   };
   struct Program {
-    Asker asker;
+    Requester requester;
     std::vector<ProgramFile> files;
     std::vector<std::string> command;
     std::vector<NodeNumber> sources;
@@ -118,11 +118,11 @@ class ProgramFiles {
     std::vector<ProgramCache::Entry> entries;
     Start start;
     const ProgramFile& file() const { return files[places.size()]; }
-    bool is_library() const { return asker.second != 0; }
+    bool is_library() const { return requester.second != 0; }
   };
   struct Coming {  // by identity: those that want the same share it
     ProgramFile file;
-    Asker asker;
+    Requester requester;
     std::vector<NodeNumber> sources;
     size_t source = 0;
     std::string denied;     // by the sources before
@@ -154,7 +154,7 @@ class ProgramFiles {
   static void AnotherIsThere(Program& program);
   void Complete(Program& program);
   void CompleteLibrary(Program& program);
-  void Fail(Asker asker, const std::string& why);
+  void Fail(Requester requester, const std::string& why);
   void Fetch(Program& program);
   void Ask(Coming& coming);
   void AskNext(std::string identity, const std::string& why);
@@ -176,7 +176,7 @@ class ProgramFiles {
   ProgramCache cache_;
   const Machine machine_;
   const NodeNumber self_;
-  std::map<Asker, Program> programs_;
+  std::map<Requester, Program> programs_;
   std::map<std::string, Coming> coming_;
   std::map<std::string, FileStamp> verified_;  // copies in the cache whose sum was right
   std::map<std::string, Served> served_;       // by identity

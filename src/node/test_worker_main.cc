@@ -105,7 +105,7 @@ class TestWorker {
         [[maybe_unused]] auto ignored = ::write(1, line.data(), line.size());
       }
       Report("printed");
-    } else if (verb == "wish") {
+    } else if (verb == "request") {
       uint32_t count, depth;
       in >> count >> depth;
       stream_.Queue(RequestLeases{{{"CPU", kResourceUnit}}, count, depth});

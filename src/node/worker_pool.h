@@ -31,7 +31,7 @@ struct RetireWorker {  // it has been idle for long, or is outdated: tell it to 
 struct AbandonStart {  // it has taken too long to become ready: kill it
   ProcessId worker;
 };
-struct GiveUpStarting {  // wishes that wait for a worker must be refused
+struct GiveUpStarting {  // requests that wait for a worker must be refused
   std::string why;
   WorkerKind kind;
 };

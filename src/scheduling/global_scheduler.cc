@@ -69,11 +69,11 @@ uint32_t GlobalScheduler::SlotOf(NodeNumber node) const {
   return node.value < slot_of_.size() ? slot_of_[node.value] : kNoSlot;
 }
 
-GlobalScheduler::Wish* GlobalScheduler::Find(WishId id) const {
-  uint32_t slot = SlotOf(id.asker);
+GlobalScheduler::Request* GlobalScheduler::Find(RequestId id) const {
+  uint32_t slot = SlotOf(id.requester);
   if (slot == kNoSlot) return nullptr;
-  auto found = nodes_[slot]->wishes.find(id.number);
-  return found == nodes_[slot]->wishes.end() ? nullptr : found->second.get();
+  auto found = nodes_[slot]->requests.find(id.number);
+  return found == nodes_[slot]->requests.end() ? nullptr : found->second.get();
 }
 
 uint32_t GlobalScheduler::Intern(std::string_view name) {
@@ -294,8 +294,8 @@ void GlobalScheduler::Handle(const NodeJoined& event, std::vector<GlobalAction>&
     c->why_infeasible.clear();
     if (c->possible[slot] == 0 || c->waiting == 0) continue;
     for (auto& [depth, jobs] : c->queue) {
-      for (auto& [job, wishes] : jobs) {
-        for (auto& [arrival, wish] : wishes) wish->warned = false;
+      for (auto& [job, requests] : jobs) {
+        for (auto& [arrival, request] : requests) request->warned = false;
       }
     }
   }
@@ -313,7 +313,7 @@ void GlobalScheduler::Handle(const NodeReported& event, std::vector<GlobalAction
   node.seen = seen;
   auto first = node.debits.begin();
   for (; first != node.debits.end() && first->placement <= seen; ++first) {
-    if (Wish* wish = Find(first->wish)) std::erase(wish->in_flight, std::pair(slot, first->placement));
+    if (Request* request = Find(first->request)) std::erase(request->in_flight, std::pair(slot, first->placement));
     DropUse(*first->of);
   }
   node.debits.erase(node.debits.begin(), first);
@@ -350,45 +350,45 @@ void GlobalScheduler::Handle(const NodeLeft& event, std::vector<GlobalAction>& o
   if (slot == kNoSlot) return;
   // What it asked for, nobody wants any more.
   Node& node = *nodes_[slot];
-  while (!node.wishes.empty()) Forget(*node.wishes.begin()->second, out);
+  while (!node.requests.empty()) Forget(*node.requests.begin()->second, out);
   if (node.kept_for != nullptr) StopKeeping(*node.kept_for);
   // What was on its way there is on its way nowhere.
   for (const auto& debit : node.debits) {
-    if (Wish* wish = Find(debit.wish)) {
-      std::erase(wish->in_flight, std::pair(slot, debit.placement));
-      wish->placed -= debit.count;
-      if (debit.count > 0) out.emplace_back(UnplaceWork{debit.wish, event.node, debit.placement, debit.count});
-      if (!faults.lose_what_was_on_the_way) SetWaiting(*wish, std::min(wish->waiting + debit.count, kMaxCount));
+    if (Request* request = Find(debit.request)) {
+      std::erase(request->in_flight, std::pair(slot, debit.placement));
+      request->placed -= debit.count;
+      if (debit.count > 0) out.emplace_back(UnplaceWork{debit.request, event.node, debit.placement, debit.count});
+      if (!faults.lose_what_was_on_the_way) SetWaiting(*request, std::min(request->waiting + debit.count, kMaxCount));
     }
     DropUse(*debit.of);
   }
   node.debits.clear();
   // What may run there alone is refused; what only prefers it goes elsewhere.
-  std::vector<Wish*> homeless;
+  std::vector<Request*> homeless;
   if (!node.only_here.empty()) {
-    for (const auto& asker : nodes_) {
-      if (asker == nullptr) continue;
-      for (auto& [number, wish] : asker->wishes) {
-        if (wish->of->key.only == event.node) homeless.push_back(wish.get());
+    for (const auto& requester : nodes_) {
+      if (requester == nullptr) continue;
+      for (auto& [number, request] : requester->requests) {
+        if (request->of->key.only == event.node) homeless.push_back(request.get());
       }
     }
   }
-  for (Wish* wish : homeless) {
-    if (!wish->strategy.soft) {
-      out.emplace_back(RefuseWork{wish->id, std::string("the ") + (wish->actor ? "actor" : "task") +
-                                                " may run on node " + std::to_string(event.node.value) +
-                                                " only, and that node has left the cluster; use soft affinity if "
-                                                "another node will do"});
-      Forget(*wish, out);
+  for (Request* request : homeless) {
+    if (!request->strategy.soft) {
+      out.emplace_back(RefuseWork{request->id, std::string("the ") + (request->actor ? "actor" : "task") +
+                                                   " may run on node " + std::to_string(event.node.value) +
+                                                   " only, and that node has left the cluster; use soft affinity if "
+                                                   "another node will do"});
+      Forget(*request, out);
       continue;
     }
-    uint32_t waiting = wish->waiting;
-    SetWaiting(*wish, 0);
-    ClassKey key = wish->of->key;
+    uint32_t waiting = request->waiting;
+    SetWaiting(*request, 0);
+    ClassKey key = request->of->key;
     key.only = NodeNumber{};
-    DropUse(*wish->of);
-    wish->of = &ClassFor(key);
-    SetWaiting(*wish, waiting);
+    DropUse(*request->of);
+    request->of = &ClassFor(key);
+    SetWaiting(*request, waiting);
   }
   WEFT_CHECK(node.only_here.empty(), "nobody waits for a node that has left");
   for (const auto& amount : node.amounts) Release(amount.resource);
@@ -408,8 +408,8 @@ void GlobalScheduler::Handle(const NodeLeft& event, std::vector<GlobalAction>& o
   for (auto& [number, c] : waiting_) {
     if (c->possible_count > 0) continue;
     for (auto& [depth, jobs] : c->queue) {
-      for (auto& [job, wishes] : jobs) {
-        for (auto& [arrival, wish] : wishes) WarnIfInfeasible(*wish, out);
+      for (auto& [job, requests] : jobs) {
+        for (auto& [arrival, request] : requests) WarnIfInfeasible(*request, out);
       }
     }
   }
@@ -425,42 +425,43 @@ void GlobalScheduler::Handle(const PlacementRefused& event, std::vector<GlobalAc
   auto debit = std::find_if(node.debits.begin(), node.debits.end(),
                             [&](const auto& d) { return d.placement == event.placement; });
   if (debit != node.debits.end()) {
-    if (debit->wish != event.wish) return;
+    if (debit->request != event.request) return;
     count = std::min(count, debit->count);
     debit->count -= count;
     Recount(node);
   }
   Touch(slot);
-  if (Wish* wish = Find(event.wish)) {
-    wish->placed -= count;
-    out.emplace_back(UnplaceWork{wish->id, event.node, event.placement, count});
-    SetWaiting(*wish, std::min(wish->waiting + count, kMaxCount));
+  if (Request* request = Find(event.request)) {
+    request->placed -= count;
+    out.emplace_back(UnplaceWork{request->id, event.node, event.placement, count});
+    SetWaiting(*request, std::min(request->waiting + count, kMaxCount));
   }
   Pump();
   Flush(out);
 }
 
-// ---- wishes -----------------------------------------------------------------------------------------------------
+// ---- requests -----------------------------------------------------------------------------------------------------
 
-void GlobalScheduler::Handle(const WorkWished& event, std::vector<GlobalAction>& out) {
-  if (Wish* known = Find(event.wish)) Forget(*known, out);
+void GlobalScheduler::Handle(const WorkRequested& event, std::vector<GlobalAction>& out) {
+  if (Request* known = Find(event.request)) Forget(*known, out);
   Admit(event, out);
   Pump();
   Flush(out);
 }
 
-void GlobalScheduler::Admit(const WorkWished& event, std::vector<GlobalAction>& out) {
-  uint32_t asker = SlotOf(event.wish.asker);
-  if (asker == kNoSlot) return;  // it has left meanwhile
+void GlobalScheduler::Admit(const WorkRequested& event, std::vector<GlobalAction>& out) {
+  uint32_t requester = SlotOf(event.request.requester);
+  if (requester == kNoSlot) return;  // it has left meanwhile
   std::string who = event.actor ? "actor" : "task";
   if (!IsValidShape(event.shape)) {
-    out.emplace_back(RefuseWork{event.wish, "the " + who + " asks for resources that are not valid"});
+    out.emplace_back(RefuseWork{event.request, "the " + who + " asks for resources that are not valid"});
     return;
   }
   if (int64_t gpus = AmountOf(event.shape, kGpu); gpus > kResourceUnit && gpus % kResourceUnit != 0) {
-    out.emplace_back(RefuseWork{event.wish, "the " + who + " asks for " + FormatAmount(gpus) +
-                                                " GPU, but only less than one GPU can be a fraction; ask for a whole "
-                                                "number"});
+    out.emplace_back(
+        RefuseWork{event.request, "the " + who + " asks for " + FormatAmount(gpus) +
+                                      " GPU, but only less than one GPU can be a fraction; ask for a whole "
+                                      "number"});
     return;
   }
   ClassKey key{event.shape, event.labels, event.strategy.kind == PlacementStrategy::Kind::kSpread, {}};
@@ -482,103 +483,103 @@ void GlobalScheduler::Admit(const WorkWished& event, std::vector<GlobalAction>& 
     if (why.empty()) {
       key.only = event.strategy.node;
     } else if (!event.strategy.soft) {
-      out.emplace_back(RefuseWork{event.wish, "the " + who + " may run on node " +
-                                                  std::to_string(event.strategy.node.value) + " only, but " + why +
-                                                  "; choose another node, or use soft affinity if any will do"});
+      out.emplace_back(RefuseWork{event.request, "the " + who + " may run on node " +
+                                                     std::to_string(event.strategy.node.value) + " only, but " + why +
+                                                     "; choose another node, or use soft affinity if any will do"});
       return;
     }
   }
-  auto& entry = nodes_[asker]->wishes[event.wish.number];
-  entry = std::make_unique<Wish>();
-  Wish& wish = *entry;
-  wish.id = event.wish;
-  wish.process = event.process;
-  wish.job = event.job;
-  wish.depth = event.depth;
-  wish.actor = event.actor;
-  wish.strategy = event.strategy;
-  wish.argument_bytes = event.argument_bytes;
-  std::sort(wish.argument_bytes.begin(), wish.argument_bytes.end(), [](const auto& a, const auto& b) {
+  auto& entry = nodes_[requester]->requests[event.request.number];
+  entry = std::make_unique<Request>();
+  Request& request = *entry;
+  request.id = event.request;
+  request.process = event.process;
+  request.job = event.job;
+  request.depth = event.depth;
+  request.actor = event.actor;
+  request.strategy = event.strategy;
+  request.argument_bytes = event.argument_bytes;
+  std::sort(request.argument_bytes.begin(), request.argument_bytes.end(), [](const auto& a, const auto& b) {
     return a.second != b.second ? a.second > b.second : a.first < b.first;
   });
-  if (wish.argument_bytes.size() > kMaxArgumentNodes) wish.argument_bytes.resize(kMaxArgumentNodes);
-  wish.of = &ClassFor(key);
-  wish.arrival = next_arrival_++;
-  ++jobs_[wish.job].wishes;
-  ++wish_count_;
-  SetWaiting(wish, std::min(event.count, kMaxCount));
-  WarnIfInfeasible(wish, out);
-  PlaceWhatFits(wish);
+  if (request.argument_bytes.size() > kMaxArgumentNodes) request.argument_bytes.resize(kMaxArgumentNodes);
+  request.of = &ClassFor(key);
+  request.arrival = next_arrival_++;
+  ++jobs_[request.job].requests;
+  ++request_count_;
+  SetWaiting(request, std::min(event.count, kMaxCount));
+  WarnIfInfeasible(request, out);
+  PlaceWhatFits(request);
 }
 
-void GlobalScheduler::Handle(const WishChanged& event, std::vector<GlobalAction>& out) {
-  Wish* found = Find(event.wish);
+void GlobalScheduler::Handle(const RequestChanged& event, std::vector<GlobalAction>& out) {
+  Request* found = Find(event.request);
   if (found == nullptr) return;
-  Wish& wish = *found;
-  int64_t on_the_way = event.placed_heard == WishChanged::kAllHeard ? 0 : wish.placed - event.placed_heard;
+  Request& request = *found;
+  int64_t on_the_way = event.assigned_heard == RequestChanged::kAllHeard ? 0 : request.placed - event.assigned_heard;
   on_the_way = std::clamp<int64_t>(on_the_way, -int64_t{kMaxCount}, kMaxCount);
-  SetWaiting(wish, static_cast<uint32_t>(std::clamp<int64_t>(event.count - on_the_way, 0, kMaxCount)));
-  WarnIfInfeasible(wish, out);
-  PlaceWhatFits(wish);
+  SetWaiting(request, static_cast<uint32_t>(std::clamp<int64_t>(event.count - on_the_way, 0, kMaxCount)));
+  WarnIfInfeasible(request, out);
+  PlaceWhatFits(request);
   Pump();
   Flush(out);
 }
 
-void GlobalScheduler::Handle(const WishWithdrawn& event, std::vector<GlobalAction>& out) {
-  Wish* wish = Find(event.wish);
-  if (wish == nullptr) return;
-  Forget(*wish, out);
+void GlobalScheduler::Handle(const RequestWithdrawn& event, std::vector<GlobalAction>& out) {
+  Request* request = Find(event.request);
+  if (request == nullptr) return;
+  Forget(*request, out);
   Pump();  // a node that was kept free may be free for others
   Flush(out);
 }
 
-void GlobalScheduler::Forget(Wish& wish, std::vector<GlobalAction>& out) {
-  SetWaiting(wish, 0);
+void GlobalScheduler::Forget(Request& request, std::vector<GlobalAction>& out) {
+  SetWaiting(request, 0);
   // The debits stay until the nodes have said what became of them.
-  for (const auto& [slot, placement] : wish.in_flight) {
+  for (const auto& [slot, placement] : request.in_flight) {
     const Node& node = *nodes_[slot];
     auto debit = std::find_if(node.debits.begin(), node.debits.end(),
                               [&, number = placement](const auto& d) { return d.placement == number; });
-    if (debit->count > 0) out.emplace_back(UnplaceWork{wish.id, node.number, placement, debit->count});
+    if (debit->count > 0) out.emplace_back(UnplaceWork{request.id, node.number, placement, debit->count});
   }
-  auto job = jobs_.find(wish.job);
-  if (--job->second.wishes == 0) jobs_.erase(job);
-  Class& c = *wish.of;
-  --wish_count_;
-  auto& wishes = nodes_[SlotOf(wish.id.asker)]->wishes;
-  wishes.erase(wishes.find(wish.id.number));
+  auto job = jobs_.find(request.job);
+  if (--job->second.requests == 0) jobs_.erase(job);
+  Class& c = *request.of;
+  --request_count_;
+  auto& requests = nodes_[SlotOf(request.id.requester)]->requests;
+  requests.erase(requests.find(request.id.number));
   DropUse(c);
 }
 
-void GlobalScheduler::SetWaiting(Wish& wish, uint32_t count) {
-  Class& c = *wish.of;
-  if (wish.waiting == 0 && count > 0) {
-    c.queue[wish.depth][wish.job].emplace(wish.arrival, &wish);
-    Job& job = jobs_.at(wish.job);
+void GlobalScheduler::SetWaiting(Request& request, uint32_t count) {
+  Class& c = *request.of;
+  if (request.waiting == 0 && count > 0) {
+    c.queue[request.depth][request.job].emplace(request.arrival, &request);
+    Job& job = jobs_.at(request.job);
     // Whoever comes back was not served because it wanted nothing: that gives no right to be served before others.
     if (job.waiting++ == 0) job.turn = std::max(job.turn, virtual_time_);
     if (c.waiting++ == 0 && c.has_tree()) waiting_.emplace(c.number, &c);
-  } else if (wish.waiting > 0 && count == 0) {
-    auto depth = c.queue.find(wish.depth);
-    auto job = depth->second.find(wish.job);
-    job->second.erase(wish.arrival);
+  } else if (request.waiting > 0 && count == 0) {
+    auto depth = c.queue.find(request.depth);
+    auto job = depth->second.find(request.job);
+    job->second.erase(request.arrival);
     if (job->second.empty()) depth->second.erase(job);
     if (depth->second.empty()) c.queue.erase(depth);
-    --jobs_.at(wish.job).waiting;
+    --jobs_.at(request.job).waiting;
     if (--c.waiting == 0) {
       if (c.has_tree()) waiting_.erase(c.number);
       StopKeeping(c);
     }
   }
   waiting_leases_ += count;
-  waiting_leases_ -= wish.waiting;
-  wish.waiting = count;
+  waiting_leases_ -= request.waiting;
+  request.waiting = count;
 }
 
 // ---- decisions --------------------------------------------------------------------------------------------------
 
-uint32_t GlobalScheduler::Choose(const Wish& wish) {
-  Class& c = *wish.of;
+uint32_t GlobalScheduler::Choose(const Request& request) {
+  Class& c = *request.of;
   if (!c.has_tree()) {
     uint32_t slot = SlotOf(c.key.only);
     return RankOf(c, slot) == kNever ? kNoSlot : slot;
@@ -588,51 +589,52 @@ uint32_t GlobalScheduler::Choose(const Wish& wish) {
   auto best = static_cast<uint32_t>(c.best() & kSlotMask);
   if (c.key.spread) return best;
   // Of the nodes without arguments the root is the best, so these few are all that can win.
-  uint32_t asker = SlotOf(wish.id.asker);
+  uint32_t requester = SlotOf(request.id.requester);
   struct Merit {
     uint64_t megabytes = 0;
-    bool asker = false;
+    bool requester = false;
     uint64_t rank = kNever;
     bool Beats(const Merit& other) const {
       if (megabytes != other.megabytes) return megabytes > other.megabytes;
-      if (asker != other.asker) return asker;
+      if (requester != other.requester) return requester;
       return rank < other.rank;
     }
   };
-  Merit most{0, best == asker, c.best()};
+  Merit most{0, best == requester, c.best()};
   auto consider = [&](uint32_t slot, uint64_t bytes) {
     if (slot == kNoSlot || c.leaf(slot) == kNever) return;
-    Merit merit{bytes / kArgumentStep, slot == asker, c.leaf(slot)};
+    Merit merit{bytes / kArgumentStep, slot == requester, c.leaf(slot)};
     if (!merit.Beats(most)) return;
     most = merit;
     best = slot;
   };
-  consider(asker, 0);
-  for (const auto& [node, bytes] : wish.argument_bytes) consider(SlotOf(node), bytes);
+  consider(requester, 0);
+  for (const auto& [node, bytes] : request.argument_bytes) consider(SlotOf(node), bytes);
   return best;
 }
 
-void GlobalScheduler::PlaceOne(Wish& wish, uint32_t slot) {
+void GlobalScheduler::PlaceOne(Request& request, uint32_t slot) {
   Node& node = *nodes_[slot];
-  Class& c = *wish.of;
-  Job& job = jobs_.at(wish.job);
+  Class& c = *request.of;
+  Job& job = jobs_.at(request.job);
   virtual_time_ = std::max(virtual_time_, job.turn);
   job.turn += std::max(AmountOf(c.key.shape, kCpu), kResourceUnit / 8);  // what needs no CPU costs a little, too
   TakeFrom(node, c, 1);
   ++node.in_flight;
-  ++wish.placed;
+  ++request.placed;
   if (c.key.spread) c.last_placed[slot] = stamp_++;
-  if (node.placing < placing_.size() && placing_[node.placing].slot == slot && placing_[node.placing].wish == wish.id) {
+  if (node.placing < placing_.size() && placing_[node.placing].slot == slot &&
+      placing_[node.placing].request == request.id) {
     ++placing_[node.placing].count;
   } else {
     node.placing = static_cast<uint32_t>(placing_.size());
-    placing_.push_back({wish.id, slot, 1});
+    placing_.push_back({request.id, slot, 1});
   }
   Touch(slot);
   c.passed_over = 0;
   c.nearest = kNoSlot;
   StopKeeping(c);
-  SetWaiting(wish, wish.waiting - 1);
+  SetWaiting(request, request.waiting - 1);
   for (auto& [number, other] : waiting_) {
     if (other != &c && other->possible[slot] != 0) PassOver(*other, slot, c);
   }
@@ -666,15 +668,15 @@ void GlobalScheduler::PassOver(Class& c, uint32_t slot, const Class& by) {
   Touch(nearest);
 }
 
-void GlobalScheduler::PlaceWhatFits(Wish& wish) {
-  while (wish.waiting > 0) {
-    uint32_t slot = Choose(wish);
+void GlobalScheduler::PlaceWhatFits(Request& request) {
+  while (request.waiting > 0) {
+    uint32_t slot = Choose(request);
     if (slot == kNoSlot) return;
-    PlaceOne(wish, slot);
+    PlaceOne(request, slot);
   }
 }
 
-bool GlobalScheduler::GoesBefore(const Wish& a, const Wish& b) const {
+bool GlobalScheduler::GoesBefore(const Request& a, const Request& b) const {
   if (a.depth != b.depth) return a.depth > b.depth;
   if (a.job != b.job && !faults.serve_in_order_of_arrival) {
     int64_t a_turn = jobs_.at(a.job).turn, b_turn = jobs_.at(b.job).turn;
@@ -683,10 +685,10 @@ bool GlobalScheduler::GoesBefore(const Wish& a, const Wish& b) const {
   return a.arrival < b.arrival;
 }
 
-GlobalScheduler::Wish* GlobalScheduler::Front(Class& c) {
-  Wish* front = nullptr;
-  for (auto& [job, wishes] : c.queue.begin()->second) {
-    Wish* first = wishes.begin()->second;
+GlobalScheduler::Request* GlobalScheduler::Front(Class& c) {
+  Request* front = nullptr;
+  for (auto& [job, requests] : c.queue.begin()->second) {
+    Request* first = requests.begin()->second;
     if (front == nullptr || GoesBefore(*first, *front)) front = first;
   }
   return front;
@@ -694,9 +696,9 @@ GlobalScheduler::Wish* GlobalScheduler::Front(Class& c) {
 
 void GlobalScheduler::Pump() {
   while (true) {
-    Wish* next = nullptr;
+    Request* next = nullptr;
     auto consider = [&](Class& c) {
-      Wish* front = Front(c);
+      Request* front = Front(c);
       if (next == nullptr || GoesBefore(*front, *next)) next = front;
     };
     for (auto& [number, c] : waiting_) {
@@ -728,13 +730,13 @@ void GlobalScheduler::StopKeeping(Class& c) {
 void GlobalScheduler::Flush(std::vector<GlobalAction>& out) {
   for (const auto& placing : placing_) {
     Node& node = *nodes_[placing.slot];
-    Wish& wish = *Find(placing.wish);
+    Request& request = *Find(placing.request);
     uint64_t placement = ++node.placements;
-    node.debits.push_back({placement, placing.wish, wish.of, placing.count});
-    ++wish.of->uses;
-    wish.in_flight.emplace_back(placing.slot, placement);
-    out.emplace_back(
-        PlaceWork{wish.id, node.number, placement, wish.process, wish.of->key.shape, placing.count, wish.depth});
+    node.debits.push_back({placement, placing.request, request.of, placing.count});
+    ++request.of->uses;
+    request.in_flight.emplace_back(placing.slot, placement);
+    out.emplace_back(PlaceWork{request.id, node.number, placement, request.process, request.of->key.shape,
+                               placing.count, request.depth});
   }
   placing_.clear();
 }

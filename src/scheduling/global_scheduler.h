@@ -3,14 +3,14 @@
 // Called by the head on its loop thread, and by the simulator. The caller performs the actions in order. It has no
 // notion of time.
 //
-// A wish is one process's want of so many leases of one shape, sent on by the local scheduler of the node that asks. A
-// lease is placed on a node where it fits now; what fits nowhere waits here, not in a queue of some node, so that it
+// A request is one process's need of so many leases of one shape, sent on by the local scheduler of the node that asks.
+// A lease is placed on a node where it fits now; what fits nowhere waits here, not in a queue of some node, so that it
 // goes wherever room appears first. The node's local scheduler then grants the leases, or refuses if the picture was
 // stale.
 //
 // The picture of a node is its last report, less what was placed there since: placements are numbered per node, and a
-// report says which of them it has in it. So two wishes are never sent to one free CPU, whatever crosses on the wire. A
-// node that refused gets nothing more before its next report.
+// report says which of them it has in it. So two requests are never sent to one free CPU, whatever crosses on the wire.
+// A node that refused gets nothing more before its next report.
 //
 // Which node, of those where it fits now: the best by bytes of arguments already there (in steps of a megabyte); then
 // the one that asks; then nodes without GPUs, and without resources that users have named, for work that needs none;
@@ -18,7 +18,7 @@
 // other while it is there and large enough; a soft one goes elsewhere if not, a hard one is refused. Labels say which
 // nodes come into question at all.
 //
-// Whose turn, when room appears: deeper wishes first, so that waiting parents can end; then the job that was served
+// Whose turn, when room appears: deeper requests first, so that waiting parents can end; then the job that was served
 // least; then the earliest. Nothing waits behind something larger. What was passed over too often has a node kept free
 // for it, as far as that node's own work allows.
 //
@@ -48,10 +48,10 @@
 namespace weft::core {
 
 // Numbered by the node that asks, which never uses a number again.
-struct WishId {
-  NodeNumber asker;
+struct RequestId {
+  NodeNumber requester;
   uint64_t number = 0;
-  auto operator<=>(const WishId&) const = default;
+  auto operator<=>(const RequestId&) const = default;
 };
 
 inline constexpr uint64_t kArgumentStep = uint64_t{1} << 20;  // fewer bytes of arguments are no reason
@@ -81,7 +81,7 @@ struct NodeReported {
   ResourceAmounts available;
   std::vector<int64_t> free_gpus;
   uint32_t leases = 0;                                       // held, and actors
-  std::vector<std::pair<ResourceAmounts, uint32_t>> queued;  // wished for there and not granted, per shape
+  std::vector<std::pair<ResourceAmounts, uint32_t>> queued;  // requested there and not granted, per shape
 };
 struct NodeSuspected {  // nothing new is placed there, until it is trusted again; also for a node that is to be emptied
   NodeNumber node;
@@ -90,8 +90,9 @@ struct NodeSuspected {  // nothing new is placed there, until it is trusted agai
 struct NodeLeft {
   NodeNumber node;
 };
-struct WorkWished {  // lasts until it is withdrawn, refused, or its node has left; a wish that is known is replaced
-  WishId wish;
+struct WorkRequested {  // lasts until it is withdrawn, refused, or its node has left; a request that is known is
+                        // replaced
+  RequestId request;
   ProcessId process;
   uint64_t job = 0;       // work of different jobs takes turns
   ResourceAmounts shape;  // valid
@@ -102,27 +103,27 @@ struct WorkWished {  // lasts until it is withdrawn, refused, or its node has le
   std::vector<std::pair<NodeNumber, uint64_t>> argument_bytes;  // only nodes that hold some
   LabelSelector labels;
 };
-struct WishChanged {
-  // The asker has heard of everything that was placed for the wish.
+struct RequestChanged {
+  // The requester has heard of everything that was placed for the request.
   static constexpr int64_t kAllHeard = INT64_MAX;
-  WishId wish;
+  RequestId request;
   uint32_t count = 0;  // wanted besides what was heard
-  // PlaceWork less UnplaceWork, in leases, of which the asker had heard: what is on its way is not placed again.
-  int64_t placed_heard = kAllHeard;
+  // PlaceWork less UnplaceWork, in leases, of which the requester had heard: what is on its way is not placed again.
+  int64_t assigned_heard = kAllHeard;
 };
-struct WishWithdrawn {
-  WishId wish;
+struct RequestWithdrawn {
+  RequestId request;
 };
 struct PlacementRefused {  // by the node; a report with this placement in it follows, or came just before
   NodeNumber node;
   uint64_t placement = 0;
-  WishId wish;
+  RequestId request;
   uint32_t count = 0;  // of its leases
 };
 
 // ---- actions ----------------------------------------------------------------------------------------------------
-struct PlaceWork {  // to the node: grant these leases or refuse them; to the asker: they are on their way
-  WishId wish;
+struct PlaceWork {  // to the node: grant these leases or refuse them; to the requester: they are on their way
+  RequestId request;
   NodeNumber node;
   uint64_t placement = 0;  // rises by one per node
   ProcessId process;
@@ -130,18 +131,18 @@ struct PlaceWork {  // to the node: grant these leases or refuse them; to the as
   uint32_t count = 0;
   uint32_t depth = 0;
 };
-struct UnplaceWork {  // to the node, if it lives: forget what is not granted; to the asker: do not wait for them
-  WishId wish;
+struct UnplaceWork {  // to the node, if it lives: forget what is not granted; to the requester: do not wait for them
+  RequestId request;
   NodeNumber node;
   uint64_t placement = 0;
   uint32_t count = 0;
 };
-struct RefuseWork {  // the wish is forgotten
-  WishId wish;
+struct RefuseWork {  // the request is forgotten
+  RequestId request;
   std::string why;
 };
 struct WarnInfeasible {  // no node could ever serve it; it goes on waiting, since one may join
-  WishId wish;
+  RequestId request;
   std::string why;
 };
 using GlobalAction = std::variant<PlaceWork, UnplaceWork, RefuseWork, WarnInfeasible>;
@@ -166,17 +167,17 @@ class GlobalScheduler {
   void Handle(const NodeReported& event, std::vector<GlobalAction>& out);
   void Handle(const NodeSuspected& event, std::vector<GlobalAction>& out);
   void Handle(const NodeLeft& event, std::vector<GlobalAction>& out);
-  void Handle(const WorkWished& event, std::vector<GlobalAction>& out);
-  void Handle(const WishChanged& event, std::vector<GlobalAction>& out);
-  void Handle(const WishWithdrawn& event, std::vector<GlobalAction>& out);
+  void Handle(const WorkRequested& event, std::vector<GlobalAction>& out);
+  void Handle(const RequestChanged& event, std::vector<GlobalAction>& out);
+  void Handle(const RequestWithdrawn& event, std::vector<GlobalAction>& out);
   void Handle(const PlacementRefused& event, std::vector<GlobalAction>& out);
 
   size_t node_count() const { return node_count_; }
-  size_t wish_count() const { return wish_count_; }
+  size_t request_count() const { return request_count_; }
   uint64_t waiting_leases() const { return waiting_leases_; }
   // What a node has left of a resource, after what was placed there.
   int64_t FreeOf(NodeNumber node, std::string_view resource) const;
-  uint32_t WaitingOf(WishId wish) const;
+  uint32_t WaitingOf(RequestId request) const;
   // What waits, per shape: what a cluster would have to grow by.
   std::map<ResourceAmounts, uint64_t> WaitingByShape() const;
 
@@ -186,23 +187,23 @@ class GlobalScheduler {
 
  private:
   struct Class;
-  struct Wish;
+  struct Request;
   struct Node;
   struct ClassKey;
   struct Job {
-    int64_t turn = 0;      // what it was served, on the scale of all jobs that wait
-    uint32_t wishes = 0;   // known
-    uint32_t waiting = 0;  // of them
+    int64_t turn = 0;       // what it was served, on the scale of all jobs that wait
+    uint32_t requests = 0;  // known
+    uint32_t waiting = 0;   // of them
   };
-  struct Placing {  // during one event: several leases of a wish for one node become one action
-    WishId wish;
+  struct Placing {  // during one event: several leases of a request for one node become one action
+    RequestId request;
     uint32_t slot = 0;
     uint32_t count = 0;
   };
   static constexpr uint32_t kNoSlot = UINT32_MAX;
 
   uint32_t SlotOf(NodeNumber node) const;
-  Wish* Find(WishId id) const;
+  Request* Find(RequestId id) const;
   uint32_t Intern(std::string_view name);
   void Release(uint32_t resource);
 
@@ -215,17 +216,17 @@ class GlobalScheduler {
   void Grow(Class& c);
   void Touch(uint32_t slot);
 
-  void Admit(const WorkWished& event, std::vector<GlobalAction>& out);
-  void SetWaiting(Wish& wish, uint32_t count);
-  void Forget(Wish& wish, std::vector<GlobalAction>& out);
-  void WarnIfInfeasible(Wish& wish, std::vector<GlobalAction>& out);
+  void Admit(const WorkRequested& event, std::vector<GlobalAction>& out);
+  void SetWaiting(Request& request, uint32_t count);
+  void Forget(Request& request, std::vector<GlobalAction>& out);
+  void WarnIfInfeasible(Request& request, std::vector<GlobalAction>& out);
   std::string WhyInfeasible(const Class& c) const;
 
-  uint32_t Choose(const Wish& wish);
-  void PlaceOne(Wish& wish, uint32_t slot);
-  void PlaceWhatFits(Wish& wish);
-  Wish* Front(Class& c);
-  bool GoesBefore(const Wish& a, const Wish& b) const;
+  uint32_t Choose(const Request& request);
+  void PlaceOne(Request& request, uint32_t slot);
+  void PlaceWhatFits(Request& request);
+  Request* Front(Class& c);
+  bool GoesBefore(const Request& a, const Request& b) const;
   // Gives room to who waits; what waits for one node alone is looked at only if that node has changed.
   void Pump();
   void PassOver(Class& c, uint32_t slot, const Class& by);
@@ -239,7 +240,7 @@ class GlobalScheduler {
   std::vector<uint32_t> free_slots_;
   std::vector<uint32_t> slot_of_;  // by number; they are given out in order, so there are few that are gone
   size_t node_count_ = 0;
-  size_t wish_count_ = 0;
+  size_t request_count_ = 0;
 
   struct Resource {
     std::string name;
@@ -252,7 +253,7 @@ class GlobalScheduler {
   std::map<ClassKey, std::unique_ptr<Class>> classes_;
   std::vector<Class*> trees_;           // the classes that have a tree
   std::map<uint64_t, Class*> idle_;     // those that nobody uses, by when that began
-  std::map<uint64_t, Class*> waiting_;  // those with a tree that have wishes waiting, by number
+  std::map<uint64_t, Class*> waiting_;  // those with a tree that have requests waiting, by number
   std::map<uint64_t, Job> jobs_;
   std::vector<Placing> placing_;
   std::vector<uint32_t> touched_;  // during one event: changed nodes that classes of their own wait for

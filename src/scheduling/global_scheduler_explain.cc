@@ -16,12 +16,13 @@ std::string OptionFor(std::string_view resource) {
 
 }  // namespace
 
-void GlobalScheduler::WarnIfInfeasible(Wish& wish, std::vector<GlobalAction>& out) {
-  Class& c = *wish.of;
-  if (!c.has_tree() || c.possible_count > 0 || wish.waiting == 0 || wish.warned) return;
-  wish.warned = true;
+void GlobalScheduler::WarnIfInfeasible(Request& request, std::vector<GlobalAction>& out) {
+  Class& c = *request.of;
+  if (!c.has_tree() || c.possible_count > 0 || request.waiting == 0 || request.warned) return;
+  request.warned = true;
   if (c.why_infeasible.empty()) c.why_infeasible = WhyInfeasible(c);
-  out.emplace_back(WarnInfeasible{wish.id, std::string("the ") + (wish.actor ? "actor " : "task ") + c.why_infeasible});
+  out.emplace_back(
+      WarnInfeasible{request.id, std::string("the ") + (request.actor ? "actor " : "task ") + c.why_infeasible});
 }
 
 std::string GlobalScheduler::WhyInfeasible(const Class& c) const {
@@ -62,8 +63,8 @@ int64_t GlobalScheduler::FreeOf(NodeNumber node, std::string_view resource) cons
   return amount == nullptr ? 0 : amount->free;
 }
 
-uint32_t GlobalScheduler::WaitingOf(WishId wish) const {
-  const Wish* found = Find(wish);
+uint32_t GlobalScheduler::WaitingOf(RequestId request) const {
+  const Request* found = Find(request);
   return found == nullptr ? 0 : found->waiting;
 }
 
@@ -71,8 +72,8 @@ std::map<ResourceAmounts, uint64_t> GlobalScheduler::WaitingByShape() const {
   std::map<ResourceAmounts, uint64_t> waiting;
   for (const auto& [key, c] : classes_) {
     for (const auto& [depth, jobs] : c->queue) {
-      for (const auto& [job, wishes] : jobs) {
-        for (const auto& [arrival, wish] : wishes) waiting[key.shape] += wish->waiting;
+      for (const auto& [job, requests] : jobs) {
+        for (const auto& [arrival, request] : requests) waiting[key.shape] += request->waiting;
       }
     }
   }
@@ -83,7 +84,7 @@ void GlobalScheduler::CheckInvariants() const {
   WEFT_CHECK(placing_.empty() && touched_.empty(), "an event is handled to its end");
   std::map<const Class*, uint32_t> uses;
   std::map<const Class*, uint32_t> waiting;
-  std::map<WishId, std::vector<std::pair<uint32_t, uint64_t>>> in_flight;
+  std::map<RequestId, std::vector<std::pair<uint32_t, uint64_t>>> in_flight;
   size_t count = 0;
   for (uint32_t slot = 0; slot < nodes_.size(); ++slot) {
     if (nodes_[slot] == nullptr) continue;
@@ -99,7 +100,7 @@ void GlobalScheduler::CheckInvariants() const {
       ++uses[debit.of];
       leases += debit.count;
       for (const auto& [resource, amount] : debit.of->needs) owed[resource] += amount * debit.count;
-      if (Find(debit.wish) != nullptr) in_flight[debit.wish].emplace_back(slot, debit.placement);
+      if (Find(debit.request) != nullptr) in_flight[debit.request].emplace_back(slot, debit.placement);
     }
     WEFT_CHECK(node.in_flight == leases, "leases on their way are counted");
     for (const auto& amount : node.amounts) {
@@ -111,36 +112,37 @@ void GlobalScheduler::CheckInvariants() const {
   }
   uint64_t leases = 0;
   std::map<uint64_t, std::pair<uint32_t, uint32_t>> jobs;
-  size_t wish_count = 0;
-  auto check_wish = [&](WishId id, const Wish* wish) {
-    WEFT_CHECK(wish->id == id, "a wish is found by its name");
-    ++wish_count;
-    ++uses[wish->of];
-    leases += wish->waiting;
-    auto& job = jobs[wish->job];
+  size_t request_count = 0;
+  auto check_request = [&](RequestId id, const Request* request) {
+    WEFT_CHECK(request->id == id, "a request is found by its name");
+    ++request_count;
+    ++uses[request->of];
+    leases += request->waiting;
+    auto& job = jobs[request->job];
     ++job.first;
     auto expected = in_flight[id];
-    auto is = wish->in_flight;
+    auto is = request->in_flight;
     std::sort(is.begin(), is.end());
     std::sort(expected.begin(), expected.end());
-    WEFT_CHECK(is == expected, "a wish knows what is on its way");
-    if (wish->waiting == 0) return;
+    WEFT_CHECK(is == expected, "a request knows what is on its way");
+    if (request->waiting == 0) return;
     ++job.second;
-    ++waiting[wish->of];
-    auto depth = wish->of->queue.find(wish->depth);
-    WEFT_CHECK(depth != wish->of->queue.end() && depth->second.contains(wish->job) &&
-                   depth->second.at(wish->job).contains(wish->arrival),
+    ++waiting[request->of];
+    auto depth = request->of->queue.find(request->depth);
+    WEFT_CHECK(depth != request->of->queue.end() && depth->second.contains(request->job) &&
+                   depth->second.at(request->job).contains(request->arrival),
                "what waits is queued");
   };
   for (const auto& node : nodes_) {
     if (node == nullptr) continue;
-    for (const auto& [number, wish] : node->wishes) check_wish(WishId{node->number, number}, wish.get());
+    for (const auto& [number, request] : node->requests) check_request(RequestId{node->number, number}, request.get());
   }
-  WEFT_CHECK(count == node_count_ && wish_count == wish_count_, "nodes and wishes are counted");
+  WEFT_CHECK(count == node_count_ && request_count == request_count_, "nodes and requests are counted");
   WEFT_CHECK(leases == waiting_leases_, "waiting leases are counted");
-  WEFT_CHECK(jobs.size() == jobs_.size(), "jobs are those with wishes");
+  WEFT_CHECK(jobs.size() == jobs_.size(), "jobs are those with requests");
   for (const auto& [id, job] : jobs_) {
-    WEFT_CHECK(jobs.contains(id) && jobs.at(id) == std::pair(job.wishes, job.waiting), "wishes of jobs are counted");
+    WEFT_CHECK(jobs.contains(id) && jobs.at(id) == std::pair(job.requests, job.waiting),
+               "requests of jobs are counted");
   }
   size_t idle = 0;
   for (const auto& [key, c] : classes_) {

@@ -1,4 +1,4 @@
-// What GlobalScheduler keeps of nodes, of wishes, and of classes of wishes that are alike. For its own files alone.
+// What GlobalScheduler keeps of nodes, of requests, and of classes of requests that are alike. For its own files alone.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace weft::core {
 
 inline constexpr uint64_t kNever = UINT64_MAX;  // a rank: not on this node
-// Trees that nobody uses are kept for the next wish of their kind. At 24 bytes per node each: 1.5 kB per node.
+// Trees that nobody uses are kept for the next request of their kind. At 24 bytes per node each: 1.5 kB per node.
 inline constexpr size_t kMaxIdle = 64;
 
 struct GlobalScheduler::ClassKey {
@@ -26,8 +26,8 @@ struct GlobalScheduler::ClassKey {
   auto operator<=>(const ClassKey&) const = default;
 };
 
-struct GlobalScheduler::Wish {
-  WishId id;
+struct GlobalScheduler::Request {
+  RequestId id;
   ProcessId process;
   uint64_t job = 0;
   uint32_t depth = 0;
@@ -45,12 +45,12 @@ struct GlobalScheduler::Wish {
 struct GlobalScheduler::Class {
   ClassKey key;
   uint64_t number = 0;
-  uint32_t uses = 0;  // wishes and debits
+  uint32_t uses = 0;  // requests and debits
   uint64_t idle_since = 0;
   std::vector<std::pair<uint32_t, int64_t>> needs;  // resource and amount, by resource
   int64_t gpus = 0;
-  std::map<uint32_t, std::map<uint64_t, std::map<uint64_t, Wish*>>, std::greater<>> queue;  // depth, job, arrival
-  uint32_t waiting = 0;                                                                     // wishes
+  std::map<uint32_t, std::map<uint64_t, std::map<uint64_t, Request*>>, std::greater<>> queue;  // depth, job, arrival
+  uint32_t waiting = 0;                                                                        // requests
   uint32_t passed_over = 0;
   uint32_t nearest = kNoSlot;  // of the nodes where it was passed over, the one that lacked least
   int64_t least_lack = 0;
@@ -91,7 +91,7 @@ struct GlobalScheduler::Node {
   };
   struct Debit {
     uint64_t placement = 0;
-    WishId wish;
+    RequestId request;
     Class* of = nullptr;
     uint32_t count = 0;
   };
@@ -111,7 +111,7 @@ struct GlobalScheduler::Node {
   std::vector<Class*> only_here;
   bool suspected = false;
   bool touched = false;
-  std::map<uint64_t, std::unique_ptr<Wish>> wishes;  // that it asks, by number
+  std::map<uint64_t, std::unique_ptr<Request>> requests;  // that it asks, by number
 
   const Amount* Find(uint32_t resource) const {
     for (const auto& amount : amounts) {  // a handful

@@ -33,17 +33,19 @@ PlacementStrategy On(uint32_t node, bool soft = false) {
 
 std::string Describe(const GlobalAction& action) {
   struct Visitor {
-    static std::string Name(WishId id) { return std::to_string(id.asker.value) + "." + std::to_string(id.number); }
+    static std::string Name(RequestId id) {
+      return std::to_string(id.requester.value) + "." + std::to_string(id.number);
+    }
     std::string operator()(const PlaceWork& a) {
-      return Name(a.wish) + " on " + std::to_string(a.node.value) +
+      return Name(a.request) + " on " + std::to_string(a.node.value) +
              (a.count == 1 ? "" : " x" + std::to_string(a.count));
     }
     std::string operator()(const UnplaceWork& a) {
-      return Name(a.wish) + " not on " + std::to_string(a.node.value) +
+      return Name(a.request) + " not on " + std::to_string(a.node.value) +
              (a.count == 1 ? "" : " x" + std::to_string(a.count));
     }
-    std::string operator()(const RefuseWork& a) { return "refuse " + Name(a.wish) + ": " + a.why; }
-    std::string operator()(const WarnInfeasible& a) { return "warn " + Name(a.wish) + ": " + a.why; }
+    std::string operator()(const RefuseWork& a) { return "refuse " + Name(a.request) + ": " + a.why; }
+    std::string operator()(const WarnInfeasible& a) { return "warn " + Name(a.request) + ": " + a.why; }
   };
   return std::visit(Visitor{}, action);
 }
@@ -70,33 +72,35 @@ class Transcript {
     return (*this)(NodeReported{NodeNumber{node}, placed[node], available, std::move(gpus), 0, {}});
   }
   std::string Leave(uint32_t node) { return (*this)(NodeLeft{NodeNumber{node}}); }
-  WorkWished Work(uint32_t asker, uint64_t number, const ResourceAmounts& shape, uint32_t count = 1) {
-    WorkWished event;
-    event.wish = {NodeNumber{asker}, number};
-    event.process = ProcessId{asker * 100 + number};
+  WorkRequested Work(uint32_t requester, uint64_t number, const ResourceAmounts& shape, uint32_t count = 1) {
+    WorkRequested event;
+    event.request = {NodeNumber{requester}, number};
+    event.process = ProcessId{requester * 100 + number};
     event.shape = shape;
     event.count = count;
     return event;
   }
-  std::string Wish(uint32_t asker, uint64_t number, const ResourceAmounts& shape, uint32_t count = 1,
-                   uint32_t depth = 0, uint64_t job = 0) {
-    WorkWished event = Work(asker, number, shape, count);
+  std::string Request(uint32_t requester, uint64_t number, const ResourceAmounts& shape, uint32_t count = 1,
+                      uint32_t depth = 0, uint64_t job = 0) {
+    WorkRequested event = Work(requester, number, shape, count);
     event.depth = depth;
     event.job = job;
     return (*this)(event);
   }
-  std::string Wish(uint32_t asker, uint64_t number, const ResourceAmounts& shape, PlacementStrategy strategy,
-                   uint32_t count = 1) {
-    WorkWished event = Work(asker, number, shape, count);
+  std::string Request(uint32_t requester, uint64_t number, const ResourceAmounts& shape, PlacementStrategy strategy,
+                      uint32_t count = 1) {
+    WorkRequested event = Work(requester, number, shape, count);
     event.strategy = strategy;
     return (*this)(event);
   }
-  std::string Change(uint32_t asker, uint64_t number, uint32_t count, int64_t heard = WishChanged::kAllHeard) {
-    return (*this)(WishChanged{{NodeNumber{asker}, number}, count, heard});
+  std::string Change(uint32_t requester, uint64_t number, uint32_t count, int64_t heard = RequestChanged::kAllHeard) {
+    return (*this)(RequestChanged{{NodeNumber{requester}, number}, count, heard});
   }
-  std::string Withdraw(uint32_t asker, uint64_t number) { return (*this)(WishWithdrawn{{NodeNumber{asker}, number}}); }
-  std::string Refuse(uint32_t node, uint32_t asker, uint64_t number, uint32_t count = 1) {
-    return (*this)(PlacementRefused{NodeNumber{node}, placed[node], {NodeNumber{asker}, number}, count});
+  std::string Withdraw(uint32_t requester, uint64_t number) {
+    return (*this)(RequestWithdrawn{{NodeNumber{requester}, number}});
+  }
+  std::string Refuse(uint32_t node, uint32_t requester, uint64_t number, uint32_t count = 1) {
+    return (*this)(PlacementRefused{NodeNumber{node}, placed[node], {NodeNumber{requester}, number}, count});
   }
 
   GlobalScheduler scheduler;
@@ -108,7 +112,7 @@ TEST(GlobalScheduler, FillsTheAskingNodeThenTheLeastLoadedThenWaits) {
   t.Join(1, Amounts(2));
   t.Join(2, Amounts(2));
   t.Join(3, Amounts(4));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), 10), "1.1 on 1 x2; 1.1 on 2 x2; 1.1 on 3 x4");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), 10), "1.1 on 1 x2; 1.1 on 2 x2; 1.1 on 3 x4");
   EXPECT_EQ(t.scheduler.WaitingOf({NodeNumber{1}, 1}), 2);
   EXPECT_EQ(t.scheduler.WaitingByShape().at(Amounts(1)), 2);
   EXPECT_EQ(t.Report(2, {}), "");
@@ -119,11 +123,11 @@ TEST(GlobalScheduler, FillsTheAskingNodeThenTheLeastLoadedThenWaits) {
 TEST(GlobalScheduler, WhatWasPlacedIsNotFreeUntilAReportHasSeenIt) {
   Transcript t;
   t.Join(1, Amounts(1));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1)), "1.1 on 1");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1)), "1.1 on 1");
   // The report was sent before the placement came: its CPU is the one that was given away.
   EXPECT_EQ(t(NodeReported{NodeNumber{1}, 0, Amounts(1), {}, 0, {}}), "");
   EXPECT_EQ(t.scheduler.FreeOf(NodeNumber{1}, "CPU"), 0);
-  EXPECT_EQ(t.Wish(1, 2, Amounts(1)), "");
+  EXPECT_EQ(t.Request(1, 2, Amounts(1)), "");
   // This one has seen it, and has another CPU.
   EXPECT_EQ(t(NodeReported{NodeNumber{1}, 1, Amounts(1), {}, 0, {}}), "1.2 on 1");
 }
@@ -132,10 +136,10 @@ TEST(GlobalScheduler, AStalePictureIsNotAskedAgainBeforeTheNextReport) {
   Transcript t;
   t.Join(1, Amounts(1));
   t.Join(2, Amounts(1));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1)), "1.1 on 1");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1)), "1.1 on 1");
   EXPECT_EQ(t.Refuse(1, 1, 1), "1.1 not on 1; 1.1 on 2");
   EXPECT_EQ(t.Refuse(2, 1, 1), "1.1 not on 2");
-  EXPECT_EQ(t.Wish(1, 2, Amounts(1)), "");
+  EXPECT_EQ(t.Request(1, 2, Amounts(1)), "");
   EXPECT_EQ(t(NodeReported{NodeNumber{2}, 0, Amounts(1), {}, 0, {}}), "") << "sent before the refusal";
   EXPECT_EQ(t.Report(2, Amounts(1)), "1.1 on 2");
   // The report may come first.
@@ -149,8 +153,8 @@ TEST(GlobalScheduler, NothingIsPlacedOnANodeThatIsSuspected) {
   t.Join(1, Amounts(1));
   t.Join(2, Amounts(2));
   EXPECT_EQ(t(NodeSuspected{NodeNumber{2}, true}), "");
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), 2), "1.1 on 1");
-  EXPECT_EQ(t.Wish(1, 2, Amounts(1), On(2)), "");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), 2), "1.1 on 1");
+  EXPECT_EQ(t.Request(1, 2, Amounts(1), On(2)), "");
   EXPECT_EQ(t.Report(2, Amounts(2)), "");
   EXPECT_EQ(t(NodeSuspected{NodeNumber{2}, false}), "1.1 on 2; 1.2 on 2");
 }
@@ -165,7 +169,7 @@ TEST(GlobalScheduler, ReportsThatMakeNoSenseDoNoHarm) {
   }
   t(report);
   EXPECT_EQ(t.scheduler.FreeOf(NodeNumber{1}, "CPU"), -2 * kResourceUnit);
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), UINT32_MAX), "");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), UINT32_MAX), "");
   EXPECT_EQ(t(PlacementRefused{NodeNumber{1}, 77, {NodeNumber{1}, 1}, UINT32_MAX}), "") << "never placed";
   EXPECT_EQ(t(NodeReported{NodeNumber{9}, 0, {}, {}, 0, {}}), "") << "of nobody";
   EXPECT_EQ(t.Report(1, Amounts(2)), "1.1 on 1 x2");
@@ -174,7 +178,7 @@ TEST(GlobalScheduler, ReportsThatMakeNoSenseDoNoHarm) {
 TEST(GlobalScheduler, QueuedWorkGoesToANodeThatJoins) {
   Transcript t;
   t.Join(1, Amounts(1));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), 4), "1.1 on 1");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), 4), "1.1 on 1");
   EXPECT_EQ(t.Join(2, Amounts(2)), "1.1 on 2 x2");
   EXPECT_EQ(t.Join(3, Amounts(8)), "1.1 on 3");
 }
@@ -182,17 +186,17 @@ TEST(GlobalScheduler, QueuedWorkGoesToANodeThatJoins) {
 TEST(GlobalScheduler, NothingWaitsBehindSomethingLarger) {
   Transcript t;
   t.Join(1, Amounts(4));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(3)), "1.1 on 1");
-  EXPECT_EQ(t.Wish(1, 2, Amounts(2)), "");
-  EXPECT_EQ(t.Wish(1, 3, Amounts(1)), "1.3 on 1");
+  EXPECT_EQ(t.Request(1, 1, Amounts(3)), "1.1 on 1");
+  EXPECT_EQ(t.Request(1, 2, Amounts(2)), "");
+  EXPECT_EQ(t.Request(1, 3, Amounts(1)), "1.3 on 1");
 }
 
 TEST(GlobalScheduler, WhatIsPassedOverTooOftenHasANodeKeptFree) {
   Transcript t;
   t.Join(1, Amounts(2));
   t.Join(2, Amounts(2));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), 1000, 0, 1), "1.1 on 1 x2; 1.1 on 2 x2");
-  EXPECT_EQ(t.Wish(1, 2, Amounts(2), 1, 0, 2), "");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), 1000, 0, 1), "1.1 on 1 x2; 1.1 on 2 x2");
+  EXPECT_EQ(t.Request(1, 2, Amounts(2), 1, 0, 2), "");
   std::string last;
   int rounds = 0;
   // A CPU here, a CPU there: never two at once, as long as each is given away at once.
@@ -213,11 +217,11 @@ TEST(GlobalScheduler, WhatIsPassedOverTooOftenHasANodeKeptFree) {
 TEST(GlobalScheduler, DeeperWorkComesFirstThenJobsTakeTurnsThenTheEarliest) {
   Transcript t;
   t.Join(1, Amounts(1));
-  t.Wish(1, 1, Amounts(1), 1, 0, 7);
-  t.Wish(1, 2, Amounts(1), 2, 0, 7);
-  t.Wish(1, 3, Amounts(1), 2, 0, 7);
-  t.Wish(1, 4, Amounts(1), 2, 0, 8);
-  t.Wish(1, 5, Amounts(1), 1, 3, 7);
+  t.Request(1, 1, Amounts(1), 1, 0, 7);
+  t.Request(1, 2, Amounts(1), 2, 0, 7);
+  t.Request(1, 3, Amounts(1), 2, 0, 7);
+  t.Request(1, 4, Amounts(1), 2, 0, 8);
+  t.Request(1, 5, Amounts(1), 1, 3, 7);
   std::string order;
   for (int i = 0; i < 7; ++i) order += t.Report(1, Amounts(1)) + ", ";
   EXPECT_EQ(order, "1.5 on 1, 1.4 on 1, 1.4 on 1, 1.2 on 1, 1.2 on 1, 1.3 on 1, 1.3 on 1, ");
@@ -228,14 +232,15 @@ std::vector<int> LeasesOfThreeJobs(bool in_order_of_arrival) {
   Transcript t;
   t.scheduler.faults.serve_in_order_of_arrival = in_order_of_arrival;
   t.Join(1, Amounts(1));
-  t.Wish(1, 1, Amounts(1), 1000, 0, 1);
+  t.Request(1, 1, Amounts(1), 1000, 0, 1);
   t.Report(1, {});
-  t.Wish(1, 2, Amounts(1), 100, 0, 2);
-  t.Wish(1, 3, Amounts(0.5), 100, 0, 3);
+  t.Request(1, 2, Amounts(1), 100, 0, 2);
+  t.Request(1, 3, Amounts(0.5), 100, 0, 3);
   std::vector<int> before, served;
-  for (uint64_t wish : {1, 2, 3}) before.push_back(t.scheduler.WaitingOf({NodeNumber{1}, wish}));
+  for (uint64_t request : {1, 2, 3}) before.push_back(t.scheduler.WaitingOf({NodeNumber{1}, request}));
   for (int i = 0; i < 60; ++i) t.Report(1, Amounts(1));
-  for (uint64_t wish : {1, 2, 3}) served.push_back(before[wish - 1] - t.scheduler.WaitingOf({NodeNumber{1}, wish}));
+  for (uint64_t request : {1, 2, 3})
+    served.push_back(before[request - 1] - t.scheduler.WaitingOf({NodeNumber{1}, request}));
   return served;
 }
 
@@ -249,7 +254,7 @@ TEST(GlobalScheduler, MegabytesOfArgumentsDrawWork) {
   Transcript t;
   for (uint32_t node : {1, 2, 3}) t.Join(node, Amounts(2));
   auto with_arguments = [&](uint64_t number, uint64_t on_2, uint64_t on_3) {
-    WorkWished event = t.Work(1, number, Amounts(1));
+    WorkRequested event = t.Work(1, number, Amounts(1));
     event.argument_bytes = {{NodeNumber{2}, on_2}, {NodeNumber{3}, on_3}, {NodeNumber{99}, 1ull << 40}};
     return t(event);
   };
@@ -264,19 +269,19 @@ TEST(GlobalScheduler, SpreadTakesNodesInTurn) {
   t.Join(1, Amounts(2));
   t.Join(2, Amounts(64));
   t.Join(3, Amounts(2));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), Spread(), 3), "1.1 on 1; 1.1 on 2; 1.1 on 3");
-  EXPECT_EQ(t.Wish(1, 2, Amounts(1), Spread(), 4), "1.2 on 1; 1.2 on 2 x2; 1.2 on 3");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), Spread(), 3), "1.1 on 1; 1.1 on 2; 1.1 on 3");
+  EXPECT_EQ(t.Request(1, 2, Amounts(1), Spread(), 4), "1.2 on 1; 1.2 on 2 x2; 1.2 on 3");
   EXPECT_EQ(t.Join(4, Amounts(2)), "");
-  EXPECT_EQ(t.Wish(1, 3, Amounts(1), Spread()), "1.3 on 4");
+  EXPECT_EQ(t.Request(1, 3, Amounts(1), Spread()), "1.3 on 4");
 }
 
 TEST(GlobalScheduler, WorkWithoutResourcesIsSpreadByNumber) {
   Transcript t;
   t.Join(1, Amounts(1));
   t.Join(2, Amounts(1));
-  EXPECT_EQ(t.Wish(1, 1, {}, Spread(), 4), "1.1 on 1 x2; 1.1 on 2 x2");
+  EXPECT_EQ(t.Request(1, 1, {}, Spread(), 4), "1.1 on 1 x2; 1.1 on 2 x2");
   // It fits without end, but not all at once.
-  t.Wish(1, 2, {}, 1'000'000);
+  t.Request(1, 2, {}, 1'000'000);
   EXPECT_EQ(t.scheduler.WaitingOf({NodeNumber{1}, 2}), 65'536 - 2 * 1024 + 4);
   EXPECT_EQ(t.Report(2, Amounts(1)), "1.2 on 2 x1024");
 }
@@ -285,14 +290,14 @@ TEST(GlobalScheduler, HardAffinityWaitsForItsNodeAndIsRefusedWithoutIt) {
   Transcript t;
   t.Join(1, Amounts(4));
   t.Join(2, Amounts(1));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), On(2), 2), "1.1 on 2");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), On(2), 2), "1.1 on 2");
   EXPECT_EQ(t.Report(1, Amounts(4)), "");
   EXPECT_EQ(t.Report(2, Amounts(1)), "1.1 on 2");
   t.Change(1, 1, 1);
-  EXPECT_EQ(t.Wish(1, 2, Amounts(2), On(2)),
+  EXPECT_EQ(t.Request(1, 2, Amounts(2), On(2)),
             "refuse 1.2: the task may run on node 2 only, but it has only 1 CPU in all, and 2 is asked for; choose "
             "another node, or use soft affinity if any will do");
-  EXPECT_EQ(t.Wish(1, 3, Amounts(2), On(9)),
+  EXPECT_EQ(t.Request(1, 3, Amounts(2), On(9)),
             "refuse 1.3: the task may run on node 9 only, but it is not in the cluster; choose another node, or use "
             "soft affinity if any will do");
   EXPECT_EQ(t.Leave(2),
@@ -304,10 +309,10 @@ TEST(GlobalScheduler, SoftAffinityWaitsForItsNodeAndGoesElsewhereWithoutIt) {
   Transcript t;
   t.Join(1, Amounts(4));
   t.Join(2, Amounts(1));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), On(2, true), 3), "1.1 on 2");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), On(2, true), 3), "1.1 on 2");
   EXPECT_EQ(t.Report(2, Amounts(1)), "1.1 on 2");
-  EXPECT_EQ(t.Wish(1, 2, Amounts(2), On(2, true)), "1.2 on 1") << "too large for it";
-  EXPECT_EQ(t.Wish(1, 3, Amounts(1), On(9, true)), "1.3 on 1");
+  EXPECT_EQ(t.Request(1, 2, Amounts(2), On(2, true)), "1.2 on 1") << "too large for it";
+  EXPECT_EQ(t.Request(1, 3, Amounts(1), On(9, true)), "1.3 on 1");
   EXPECT_EQ(t.Leave(2), "1.1 not on 2; 1.1 on 1") << "one was on its way, and one waits";
   EXPECT_EQ(t.scheduler.WaitingOf({NodeNumber{1}, 1}), 1);
 }
@@ -319,7 +324,7 @@ TEST(GlobalScheduler, LabelsSayWhichNodesComeIntoQuestion) {
   t.Join(3, Amounts(4), {{"disk", "hdd"}, {"zone", "us"}});
   uint64_t number = 0;
   auto ask = [&](LabelSelector labels) {
-    WorkWished event = t.Work(1, ++number, Amounts(1));
+    WorkRequested event = t.Work(1, ++number, Amounts(1));
     event.labels = std::move(labels);
     std::string text = t(event);
     return text.substr(text.find(' ') + 1);
@@ -339,17 +344,17 @@ TEST(GlobalScheduler, WhatNoNodeCouldServeIsToldAtOnceAndWaits) {
   Transcript t;
   t.Join(1, Amounts(4));
   t.Join(2, Amounts(2, 2));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1, 4)),
+  EXPECT_EQ(t.Request(1, 1, Amounts(1, 4)),
             "warn 1.1: the task asks for 4 GPU, but no node of the cluster has more than 2 (node 2); it waits for one "
             "that has; ask for less, or start a node with more: weft start --num-gpus=...");
   EXPECT_EQ(
-      t.Wish(1, 2, Amounts(0, 0, 1)),
+      t.Request(1, 2, Amounts(0, 0, 1)),
       "warn 1.2: the task asks for 1 tape, but no node of the cluster has any; it waits for one that has; ask for "
       "less, or start a node with more: weft start --resource=tape=...");
-  EXPECT_EQ(t.Wish(1, 3, Amounts(4, 1)),
+  EXPECT_EQ(t.Request(1, 3, Amounts(4, 1)),
             "warn 1.3: the task asks for 4 CPU, 1 GPU, but no node of the cluster has all of it; it waits for one that "
             "has; ask for less, or start a larger node");
-  EXPECT_EQ(t.Wish(1, 4, Amounts(1, 1.5)),
+  EXPECT_EQ(t.Request(1, 4, Amounts(1, 1.5)),
             "refuse 1.4: the task asks for 1.5 GPU, but only less than one GPU can be a fraction; ask for a whole "
             "number");
   EXPECT_EQ(t.Change(1, 1, 2), "") << "said once";
@@ -368,12 +373,12 @@ TEST(GlobalScheduler, GpusAreWholeOrPartsOfOne) {
   Transcript t;
   t.Join(1, Amounts(8, 2));
   t.Join(2, Amounts(4));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(0, 0.6), 2), "1.1 on 1 x2") << "one on each";
-  EXPECT_EQ(t.Wish(1, 2, Amounts(0, 0.5)), "") << "0.8 are left, but not on one";
+  EXPECT_EQ(t.Request(1, 1, Amounts(0, 0.6), 2), "1.1 on 1 x2") << "one on each";
+  EXPECT_EQ(t.Request(1, 2, Amounts(0, 0.5)), "") << "0.8 are left, but not on one";
   EXPECT_EQ(t.Report(1, Amounts(8, 0.8), {4'000, 4'000}), "");
-  EXPECT_EQ(t.Wish(2, 1, Amounts(4)), "2.1 on 2");
+  EXPECT_EQ(t.Request(2, 1, Amounts(4)), "2.1 on 2");
   EXPECT_EQ(t.Report(1, Amounts(8, 1.4), {4'000, 10'000}), "1.2 on 1");
-  EXPECT_EQ(t.Wish(1, 3, Amounts(0, 1)), "");
+  EXPECT_EQ(t.Request(1, 3, Amounts(0, 1)), "");
   EXPECT_EQ(t.Report(1, Amounts(8, 2)), "1.3 on 1");
 }
 
@@ -382,7 +387,7 @@ TEST(GlobalScheduler, NodesWithGpusAreSparedForWorkThatNeedsThem) {
   t.Join(1, Amounts(1));
   t.Join(2, Amounts(8, 4));
   t.Join(3, Amounts(2));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), 4), "1.1 on 1; 1.1 on 3 x2; 1.1 on 2");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), 4), "1.1 on 1; 1.1 on 3 x2; 1.1 on 2");
 }
 
 TEST(GlobalScheduler, NodesWithWhatUsersHaveNamedAreSparedToo) {
@@ -391,8 +396,8 @@ TEST(GlobalScheduler, NodesWithWhatUsersHaveNamedAreSparedToo) {
   t.Join(2, Amounts(8, 0, 4));
   t.Join(3, Amounts(2));
   t.Join(4, Amounts(2, 1));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), 4), "1.1 on 1; 1.1 on 3 x2; 1.1 on 2");
-  EXPECT_EQ(t.Wish(1, 2, Amounts(1, 0, 1), 4), "1.2 on 2 x4");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), 4), "1.1 on 1; 1.1 on 3 x2; 1.1 on 2");
+  EXPECT_EQ(t.Request(1, 2, Amounts(1, 0, 1), 4), "1.2 on 2 x4");
 }
 
 TEST(GlobalScheduler, LoadThatIsQueuedOnANodeCounts) {
@@ -402,35 +407,35 @@ TEST(GlobalScheduler, LoadThatIsQueuedOnANodeCounts) {
   t.Join(3, Amounts(4));
   t(NodeReported{NodeNumber{2}, 0, Amounts(4), {}, 0, {{Amounts(3), 5}}});
   t.Report(1, {});
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), 4), "1.1 on 3 x4");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), 4), "1.1 on 3 x4");
 }
 
-TEST(GlobalScheduler, AChangedWishDoesNotCountTwiceWhatIsOnItsWay) {
+TEST(GlobalScheduler, AChangedRequestDoesNotCountTwiceWhatIsOnItsWay) {
   Transcript t;
   t.Join(1, Amounts(2));
   t.Join(2, Amounts(8));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), 3), "1.1 on 1 x2; 1.1 on 2");
-  // The asker wants five in all and has heard of nothing yet.
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), 3), "1.1 on 1 x2; 1.1 on 2");
+  // The requester wants five in all and has heard of nothing yet.
   EXPECT_EQ(t.Change(1, 1, 5, 0), "1.1 on 2 x2");
   EXPECT_EQ(t.Change(1, 1, 2, 3), "");
   EXPECT_EQ(t.Change(1, 1, 3, 5), "1.1 on 2 x3");
-  // Two of the last were refused, and the asker has not heard that either.
+  // Two of the last were refused, and the requester has not heard that either.
   EXPECT_EQ(t.Refuse(2, 1, 1, 2), "1.1 not on 2 x2");
   EXPECT_EQ(t.Change(1, 1, 0, 8), "");
   EXPECT_EQ(t.scheduler.WaitingOf({NodeNumber{1}, 1}), 2);
   EXPECT_EQ(t.Change(1, 1, 0), "");
   EXPECT_EQ(t.Withdraw(1, 1), "1.1 not on 1 x2; 1.1 not on 2; 1.1 not on 2 x2; 1.1 not on 2");
-  EXPECT_EQ(t.scheduler.wish_count(), 0);
+  EXPECT_EQ(t.scheduler.request_count(), 0);
 }
 
-TEST(GlobalScheduler, AWishEndsWithTheNodeThatAsked) {
+TEST(GlobalScheduler, ARequestEndsWithTheNodeThatAsked) {
   Transcript t;
   t.Join(1, Amounts(1));
   t.Join(2, Amounts(1));
-  EXPECT_EQ(t.Wish(1, 1, Amounts(1), 3), "1.1 on 1; 1.1 on 2");
+  EXPECT_EQ(t.Request(1, 1, Amounts(1), 3), "1.1 on 1; 1.1 on 2");
   EXPECT_EQ(t.Leave(1), "1.1 not on 1; 1.1 not on 2");
-  EXPECT_EQ(t.Wish(1, 2, Amounts(1)), "") << "sent before it left";
-  EXPECT_EQ(t.scheduler.wish_count(), 0);
+  EXPECT_EQ(t.Request(1, 2, Amounts(1)), "") << "sent before it left";
+  EXPECT_EQ(t.scheduler.request_count(), 0);
   EXPECT_EQ(t.Report(1, Amounts(1)), "");
   EXPECT_EQ(t.Refuse(1, 1, 1), "");
 }
@@ -448,7 +453,7 @@ class ClusterModel {
   void Run(int steps) {
     for (int i = 0; i < 3; ++i) AddNode();
     for (int i = 0; i < steps; ++i) Step();
-    // Quiet: everything that is under way arrives, running work ends, a large node joins, and all wishes are served.
+    // Quiet: everything that is under way arrives, running work ends, a large node joins, and all requests are served.
     options_.local_work = options_.leave = false;
     AddNode(true);
     for (auto& [number, node] : nodes_) Handle(NodeSuspected{NodeNumber{number}, false});
@@ -481,8 +486,8 @@ class ClusterModel {
     std::deque<std::variant<NodeReported, PlacementRefused>> to_head;
     bool changed = false;
   };
-  struct ModelWish {
-    WorkWished asked;
+  struct ModelRequest {
+    WorkRequested asked;
     int64_t open = 0;  // wanted, less granted
   };
 
@@ -494,9 +499,9 @@ class ClusterModel {
     for (auto& action : actions) {
       if (auto* place = std::get_if<PlaceWork>(&action)) {
         auto node = nodes_.find(place->node.value);
-        WEFT_CHECK(node != nodes_.end() && wishes_.contains(place->wish), "placed on a node that is there");
-        WEFT_CHECK(Matches(wishes_.at(place->wish).asked.labels, node->second.labels), "labels are kept");
-        const auto& strategy = wishes_.at(place->wish).asked.strategy;
+        WEFT_CHECK(node != nodes_.end() && requests_.contains(place->request), "placed on a node that is there");
+        WEFT_CHECK(Matches(requests_.at(place->request).asked.labels, node->second.labels), "labels are kept");
+        const auto& strategy = requests_.at(place->request).asked.strategy;
         WEFT_CHECK(strategy.kind != PlacementStrategy::Kind::kAffinity || strategy.soft || strategy.node == place->node,
                    "affinity is kept");
         node->second.to_node.push_back(action);
@@ -504,7 +509,7 @@ class ClusterModel {
         auto node = nodes_.find(unplace->node.value);
         if (node != nodes_.end()) node->second.to_node.push_back(action);
       } else if (auto* refuse = std::get_if<RefuseWork>(&action)) {
-        WEFT_CHECK(wishes_.erase(refuse->wish) == 1, "refused once");
+        WEFT_CHECK(requests_.erase(refuse->request) == 1, "refused once");
       }
     }
   }
@@ -528,37 +533,39 @@ class ClusterModel {
       case 1:
         if (options_.leave && nodes_.size() > 1 && random_.Chance(30)) {
           uint32_t number = AnyNode();
-          // What it had not granted must be placed anew; what it had granted, its asker wishes anew, or not at all.
-          std::erase_if(wishes_, [&](const auto& entry) { return entry.first.asker.value == number; });
+          // What it had not granted must be placed anew; what it had granted, its requester requests anew, or not at
+          // all.
+          std::erase_if(requests_, [&](const auto& entry) { return entry.first.requester.value == number; });
           nodes_.erase(number);
           Handle(NodeLeft{NodeNumber{number}});
         }
         break;
       case 2:
       case 3: {
-        WorkWished wish;
-        wish.wish = {NodeNumber{AnyNode()}, next_wish_++};
-        wish.job = random_.Below(3);
-        wish.depth = random_.Chance(20) ? random_.Below(3) : 0;
-        wish.count = 1 + random_.Below(5);
-        wish.shape = Amounts(random_.Below(3) * 0.5, random_.Chance(20) ? 0.5 * (1 + random_.Below(2)) : 0,
-                             random_.Chance(10) ? 1 : 0);
-        if (random_.Chance(20)) wish.strategy = Spread();
-        if (random_.Chance(20)) wish.strategy = On(AnyNode(), random_.Chance(50));
+        WorkRequested request;
+        request.request = {NodeNumber{AnyNode()}, next_request_++};
+        request.job = random_.Below(3);
+        request.depth = random_.Chance(20) ? random_.Below(3) : 0;
+        request.count = 1 + random_.Below(5);
+        request.shape = Amounts(random_.Below(3) * 0.5, random_.Chance(20) ? 0.5 * (1 + random_.Below(2)) : 0,
+                                random_.Chance(10) ? 1 : 0);
+        if (random_.Chance(20)) request.strategy = Spread();
+        if (random_.Chance(20)) request.strategy = On(AnyNode(), random_.Chance(50));
         if (random_.Chance(20))
-          wish.labels = {{"zone", random_.Chance(50) ? LabelTest::kIn : LabelTest::kNotIn, {"eu"}}};
-        if (wish.labels.size() == 1 && wish.labels[0].test == LabelTest::kNotIn) wish.labels[0].values = {"asia"};
-        if (random_.Chance(30)) wish.argument_bytes = {{NodeNumber{AnyNode()}, random_.Below(10) << 20}};
-        wishes_[wish.wish] = {wish, wish.count};
-        Handle(wish);
+          request.labels = {{"zone", random_.Chance(50) ? LabelTest::kIn : LabelTest::kNotIn, {"eu"}}};
+        if (request.labels.size() == 1 && request.labels[0].test == LabelTest::kNotIn)
+          request.labels[0].values = {"asia"};
+        if (random_.Chance(30)) request.argument_bytes = {{NodeNumber{AnyNode()}, random_.Below(10) << 20}};
+        requests_[request.request] = {request, request.count};
+        Handle(request);
         break;
       }
       case 4:
-        if (!wishes_.empty() && random_.Chance(30)) {
-          auto wish = std::next(wishes_.begin(), random_.Below(wishes_.size()));
-          WishId id = wish->first;
-          wishes_.erase(wish);
-          Handle(WishWithdrawn{id});
+        if (!requests_.empty() && random_.Chance(30)) {
+          auto request = std::next(requests_.begin(), random_.Below(requests_.size()));
+          RequestId id = request->first;
+          requests_.erase(request);
+          Handle(RequestWithdrawn{id});
         }
         break;
       case 5:
@@ -628,20 +635,20 @@ class ClusterModel {
       node.seen = place->placement;
       node.changed = true;
       uint32_t refused = 0;
-      auto wish = wishes_.find(place->wish);
+      auto request = requests_.find(place->request);
       for (uint32_t i = 0; i < place->count; ++i) {
         if (!node.free.Fits(place->shape)) {
           ++refused;
           continue;
         }
-        if (wish == wishes_.end()) continue;  // an UnplaceWork is on its way
+        if (request == requests_.end()) continue;  // an UnplaceWork is on its way
         node.running.push_back({place->shape, node.free.Take(place->shape)});
-        --wish->second.open;
+        --request->second.open;
         ++granted;
       }
       if (refused > 0) {
         ++refusals;
-        node.to_head.emplace_back(PlacementRefused{NodeNumber{number}, place->placement, place->wish, refused});
+        node.to_head.emplace_back(PlacementRefused{NodeNumber{number}, place->placement, place->request, refused});
       }
       if (random_.Chance(50)) Report(number);
     }
@@ -661,8 +668,8 @@ class ClusterModel {
     for (const auto& [number, node] : nodes_) {
       if (!node.to_node.empty() || !node.to_head.empty() || node.changed) return false;
     }
-    for (const auto& [id, wish] : wishes_) {
-      if (wish.open > 0) return false;
+    for (const auto& [id, request] : requests_) {
+      if (request.open > 0) return false;
     }
     return scheduler.waiting_leases() == 0;
   }
@@ -670,9 +677,9 @@ class ClusterModel {
   Random random_;
   Options options_;
   std::map<uint32_t, ModelNode> nodes_;
-  std::map<WishId, ModelWish> wishes_;
+  std::map<RequestId, ModelRequest> requests_;
   uint32_t next_node_ = 1;
-  uint64_t next_wish_ = 1;
+  uint64_t next_request_ = 1;
 };
 
 TEST(GlobalScheduler, EverybodyIsServedWhateverHappens) {

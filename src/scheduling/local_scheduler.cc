@@ -8,7 +8,7 @@
 namespace weft::core {
 namespace {
 
-// After so many grants to others, what a wish needs is kept free for it. Small, because each costs a whole task's
+// After so many grants to others, what a request needs is kept free for it. Small, because each costs a whole task's
 // time; not zero, because keeping resources free wastes them.
 constexpr uint32_t kMaxPassedOver = 8;
 // A submitter without any lease takes turns with one that holds a single one. Long against a lease's round trip
@@ -71,10 +71,10 @@ void LocalScheduler::Handle(const LeasesRequested& event, std::vector<SchedulerA
   }
   ClaimKey key{event.process, event.shape};
   auto& claim = claims_[key];
-  if (claim.wish == 0) claim.waiting_since_ns = now_ns_;
-  claim.wish = event.count;
+  if (claim.request == 0) claim.waiting_since_ns = now_ns_;
+  claim.request = event.count;
   claim.depth = event.depth;
-  if (claim.wish == 0) claim.passed_over = 0;
+  if (claim.request == 0) claim.passed_over = 0;
   DropIfEmpty(key);
   Decide(out);
 }
@@ -82,8 +82,8 @@ void LocalScheduler::Handle(const LeasesRequested& event, std::vector<SchedulerA
 void LocalScheduler::Handle(const LeasesPlaced& event, std::vector<SchedulerAction>& out) {
   if (!processes_.contains(event.process) || event.count == 0) return;
   auto& claim = claims_[ClaimKey{event.process, event.shape}];
-  if (claim.wish == 0) claim.waiting_since_ns = now_ns_;
-  claim.wish += event.count;
+  if (claim.request == 0) claim.waiting_since_ns = now_ns_;
+  claim.request += event.count;
   claim.depth = event.depth;
   Decide(out);
 }
@@ -91,10 +91,10 @@ void LocalScheduler::Handle(const LeasesPlaced& event, std::vector<SchedulerActi
 void LocalScheduler::Handle(const LeaseHadElsewhere& event, std::vector<SchedulerAction>& out) {
   ClaimKey key{event.process, event.shape};
   auto found = claims_.find(key);
-  if (found == claims_.end() || found->second.wish == 0) return;
-  --found->second.wish;
+  if (found == claims_.end() || found->second.request == 0) return;
+  --found->second.request;
   found->second.waiting_since_ns = now_ns_;
-  if (found->second.wish == 0) found->second.passed_over = 0;
+  if (found->second.request == 0) found->second.passed_over = 0;
   DropIfEmpty(key);
   Decide(out);
 }
@@ -181,14 +181,15 @@ void LocalScheduler::Handle(const StartingGivenUp& event, std::vector<SchedulerA
       ++entry;
       continue;
     }
-    // Who holds a lease already goes on with it, only not with more; but it must know that its wish is forgotten.
-    if (claim.wish > 0 && !key.of_actors) out.emplace_back(RefuseLeases{key.process, key.shape, event.why, claim.wish});
+    // Who holds a lease already goes on with it, only not with more; but it must know that its request is forgotten.
+    if (claim.request > 0 && !key.of_actors)
+      out.emplace_back(RefuseLeases{key.process, key.shape, event.why, claim.request});
     for (ObjectId actor : claim.actors) {
       wanted_actors_.erase(actor);
       out.emplace_back(RefuseActor{actor, event.why});
     }
     claim.actors.clear();
-    claim.wish = 0;
+    claim.request = 0;
     claim.passed_over = 0;
     entry = claim.held == 0 ? claims_.erase(entry) : std::next(entry);
   }
@@ -212,8 +213,8 @@ void LocalScheduler::Handle(const ActorWanted& event, std::vector<SchedulerActio
     return;
   }
   auto& claim = claims_[key];
-  if (claim.wish == 0) claim.waiting_since_ns = now_ns_;
-  ++claim.wish;
+  if (claim.request == 0) claim.waiting_since_ns = now_ns_;
+  ++claim.request;
   claim.depth = event.depth;
   claim.actors.push_back(event.actor);
   wanted_actors_.emplace(event.actor, std::move(key));
@@ -260,8 +261,8 @@ void LocalScheduler::Handle(const ActorUnwanted& event, std::vector<SchedulerAct
   wanted_actors_.erase(found);
   auto& claim = claims_.at(key);
   std::erase(claim.actors, event.actor);
-  --claim.wish;
-  if (claim.wish == 0) claim.passed_over = 0;
+  --claim.request;
+  if (claim.request == 0) claim.passed_over = 0;
   DropIfEmpty(key);
   Decide(out);
 }
@@ -396,7 +397,7 @@ void LocalScheduler::Grant(ClaimEntry& entry, ProcessId worker, std::vector<Sche
   granted.lease = id;
   granted.earlier_holders.insert(key.process);
   idle_.erase(worker);
-  --claim.wish;
+  --claim.request;
   ++claim.held;
   claim.passed_over = 0;
   claim.last_served = id.value;
@@ -431,7 +432,7 @@ void LocalScheduler::AddWorkersForLater(const FreeResources& left, const std::ve
     const auto& [key, claim] = *entry;
     if (!key.of_actors || WantsPythonWorker(key.shape)) continue;
     auto already = on_paper.find(&key);
-    uint32_t rest = claim.wish - (already == on_paper.end() ? 0 : already->second);
+    uint32_t rest = claim.request - (already == on_paper.end() ? 0 : already->second);
     const WorkerKind kind = KindFor(key);
     const size_t idle = IdleOf(kind);
     for (; rest > 0 && later.Fits(key.shape) && idle + in_all + sum < max_unblocked_workers_; --rest) {
@@ -462,18 +463,18 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
   std::vector<ClaimEntry*> waiting;
   for (auto& entry : claims_) {
     const auto& [key, claim] = entry;
-    if (claim.wish == 0 || (key.of_actors && held_jobs_.contains(KindFor(key).job))) continue;
+    if (claim.request == 0 || (key.of_actors && held_jobs_.contains(KindFor(key).job))) continue;
     waiting.push_back(&entry);
   }
   for (bool progress = true; progress && !waiting.empty();) {
     progress = false;
     std::sort(waiting.begin(), waiting.end(), [](auto* a, auto* b) { return GoesBefore(*a, *b); });
     std::vector<ClaimEntry*> passed_over;
-    // Without what is kept free for wishes that were passed over too often; deeper ones need not respect it.
+    // Without what is kept free for requests that were passed over too often; deeper ones need not respect it.
     FreeResources usable = left;
     for (auto* entry : waiting) {
       auto& [key, claim] = *entry;
-      if (claim.wish == on_paper[&entry->first]) continue;
+      if (claim.request == on_paper[&entry->first]) continue;
       if (!usable.Fits(key.shape)) {
         passed_over.push_back(entry);
         if (claim.passed_over >= kMaxPassedOver && Obtainable(key.shape)) usable.Take(key.shape);
@@ -502,7 +503,7 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
         for (uint32_t i = 0; i < count; ++i) left.Take(other->shape);
       }
       for (auto* other : passed_over) ++other->second.passed_over;
-      if (claim.wish == 0) std::erase(waiting, entry);
+      if (claim.request == 0) std::erase(waiting, entry);
       progress = true;
       break;
     }
@@ -519,7 +520,7 @@ void LocalScheduler::Decide(std::vector<SchedulerAction>& out) {
   unmet_actors_.clear();
   ++decisions_;
   for (auto* entry : waiting) {
-    uint32_t rest = entry->second.wish - on_paper[&entry->first];
+    uint32_t rest = entry->second.request - on_paper[&entry->first];
     if (rest == 0 || left.Fits(entry->first.shape)) continue;
     const bool never = in_cluster_ && !WhyNever(entry->first.shape, "").empty();
     if (in_cluster_ && entry->first.of_actors) {
@@ -636,8 +637,8 @@ void LocalScheduler::Recall(FreeResources expected, std::vector<std::pair<ClaimE
         bool richer = keeps > mine + 1;
         bool deeper = mine == 0 && entry.second.depth > holder.depth;
         if (!richer && !deeper && !my_turn) continue;
-        // A deeper wish would get it back before we do, and it would be recalled again, for ever.
-        if (holder.wish > 0 && holder.depth > entry.second.depth) continue;
+        // A deeper request would get it back before we do, and it would be recalled again, for ever.
+        if (holder.request > 0 && holder.depth > entry.second.depth) continue;
         if (victim == nullptr || keeps >= victim_keeps) {  // the newest lease of the richest
           victim = &item;
           victim_keeps = keeps;
@@ -689,7 +690,7 @@ void LocalScheduler::LeaveClaim(Lease& lease) {
 
 void LocalScheduler::DropIfEmpty(const ClaimKey& key) {
   auto found = claims_.find(key);
-  if (found != claims_.end() && found->second.wish == 0 && found->second.held == 0) claims_.erase(found);
+  if (found != claims_.end() && found->second.request == 0 && found->second.held == 0) claims_.erase(found);
 }
 
 void LocalScheduler::CheckInvariants() const {
@@ -743,15 +744,15 @@ void LocalScheduler::CheckInvariants() const {
   }
   size_t wanted = 0;
   for (const auto& [key, claim] : claims_) {
-    WEFT_CHECK(processes_.contains(key.process), "only the living have wishes");
-    WEFT_CHECK(claim.wish > 0 || claim.held > 0, "an empty claim is forgotten");
+    WEFT_CHECK(processes_.contains(key.process), "only the living have requests");
+    WEFT_CHECK(claim.request > 0 || claim.held > 0, "an empty claim is forgotten");
     auto found = held.find(key);
     WEFT_CHECK(claim.held == (found == held.end() ? 0 : found->second.first), "held leases are counted");
     WEFT_CHECK(claim.recalled == (found == held.end() ? 0 : found->second.second), "recalled leases are counted");
-    WEFT_CHECK(claim.actors.size() == (key.of_actors ? claim.wish : 0), "each wanted actor is one wish");
+    WEFT_CHECK(claim.actors.size() == (key.of_actors ? claim.request : 0), "each wanted actor is one request");
     for (ObjectId actor : claim.actors) {
-      auto wish = wanted_actors_.find(actor);
-      WEFT_CHECK(wish != wanted_actors_.end() && wish->second == key, "a wanted actor is in one claim");
+      auto request = wanted_actors_.find(actor);
+      WEFT_CHECK(request != wanted_actors_.end() && request->second == key, "a wanted actor is in one claim");
       WEFT_CHECK(!actors_.contains(actor), "an actor with a worker wants none");
       ++wanted;
     }

@@ -5,16 +5,16 @@
 //
 // Several jobs may share the node. A process gets workers of its own job only; resources and turns are common to all.
 //
-// A process states its wish (so many leases of one shape); a wish stands until it is granted, replaced or its process
-// is gone. A worker is leased to one process at a time. A grant takes the shape's resources, the lease's end gives
-// them back. A worker whose task waits ("blocked") lends the CPUs of its own lease and takes them again when it
+// A process states its request (so many leases of one shape); a request stands until it is granted, replaced or its
+// process is gone. A worker is leased to one process at a time. A grant takes the shape's resources, the lease's end
+// gives them back. A worker whose task waits ("blocked") lends the CPUs of its own lease and takes them again when it
 // resumes; the CPUs are then over-committed by at most what was lent, nothing that needs CPUs is granted, and after a
 // moment leases are recalled until the debt is paid. Tasks that wait for memory lend too, but no more of them than
 // there are CPUs, or twice as many while no task runs at all: what was lent first may have gone to tasks that make
 // more. No other resource is ever over-committed (CheckInvariants).
 //
-// Who comes first: deeper wishes, so that waiting parents can end; then those that were passed over too often; then
-// whoever holds fewest leases of that shape; then whoever was served longest ago. A wish that does not fit is passed
+// Who comes first: deeper requests, so that waiting parents can end; then those that were passed over too often; then
+// whoever holds fewest leases of that shape; then whoever was served longest ago. A request that does not fit is passed
 // over a few times at most, then what it needs is kept free for it. If nothing is free, leases are recalled from the
 // richest; from an equal only after a while, so that two submitters on one CPU take turns.
 //
@@ -57,13 +57,13 @@ struct LeasesRequested {  // the shape is valid (IsValidShape)
   uint32_t count = 0;
   uint32_t depth = 0;
 };
-struct LeasesPlaced {  // by the global scheduler, for a process of another node: so many more are wished for
+struct LeasesPlaced {  // by the global scheduler, for a process of another node: so many more are requested
   ProcessId process;
   ResourceAmounts shape;
   uint32_t count = 0;
   uint32_t depth = 0;
 };
-struct LeaseHadElsewhere {  // one of those that are wished for was granted by another node
+struct LeaseHadElsewhere {  // one of those that are requested was granted by another node
   ProcessId process;
   ResourceAmounts shape;
 };
@@ -86,7 +86,7 @@ struct WorkerRetired {       // it gets no more leases, but keeps the one it has
 struct ProcessLost {
   ProcessId process;
 };
-struct StartingGivenUp {  // no worker can be started at present; wishes that wait for one are refused
+struct StartingGivenUp {  // no worker can be started at present; requests that wait for one are refused
   std::string why;
   WorkerKind kind;
 };
@@ -130,7 +130,7 @@ struct RefuseLeases {
   ProcessId process;
   ResourceAmounts shape;
   std::string why;
-  uint32_t count = 0;  // so many were wished for, or placed here by the head
+  uint32_t count = 0;  // so many were requested, or placed here by the head
 };
 struct WantWorkers {  // so many more workers than are ready now would be put to use; replaces the number said before
   uint32_t count = 0;
@@ -205,22 +205,22 @@ class LocalScheduler {
   ProcessId WorkerOf(LeaseId lease, ProcessId holder) const;
   // Who has leased this worker, or has its actor constructed; 0 if nobody, and once the actor is settled.
   ProcessId HolderOf(ProcessId worker) const;
-  // Different shapes a process has wishes or leases for. The daemon bounds it.
+  // Different shapes a process has requests or leases for. The daemon bounds it.
   size_t ShapesOf(ProcessId process) const;
   // Actors that are wanted or have a worker.
   size_t actor_count() const { return actors_.size() + wanted_actors_.size(); }
   uint32_t max_unblocked_workers() const { return max_unblocked_workers_; }
   const ResourceLedger& free() const { return free_.amounts(); }
-  // What is free and not spoken for by wishes that only lack a worker.
+  // What is free and not spoken for by requests that only lack a worker.
   const FreeResources& left() const { return left_; }
-  struct UnmetWish {
+  struct UnmetRequest {
     ProcessId process;
     ResourceAmounts shape;
     uint32_t count = 0;
     uint32_t depth = 0;
   };
-  // Wishes for leases that lack resources here, not workers.
-  const std::vector<UnmetWish>& Unmet() const { return unmet_; }
+  // Requests for leases that lack resources here, not workers.
+  const std::vector<UnmetRequest>& Unmet() const { return unmet_; }
   struct UnmetActor {
     ObjectId actor;
     ProcessId creator;
@@ -243,8 +243,8 @@ class LocalScheduler {
   Faults faults;
 
  private:
-  // One process's interest in one shape: what it wishes and what it holds. Leases and actors are counted apart, and so
-  // are actors that will hold different shapes.
+  // One process's interest in one shape: what it requests and what it holds. Leases and actors are counted apart, and
+  // so are actors that will hold different shapes.
   struct ClaimKey {
     ProcessId process;
     ResourceAmounts shape;
@@ -253,14 +253,14 @@ class LocalScheduler {
     auto operator<=>(const ClaimKey&) const = default;
   };
   struct Claim {
-    uint32_t wish = 0;
+    uint32_t request = 0;
     uint32_t depth = 0;
     uint32_t held = 0;             // leases, or actors that are not settled
     uint32_t recalled = 0;         // of those held
     uint32_t passed_over = 0;      // grants to others since it first did not fit
     uint64_t last_served = 0;      // by grant number
-    int64_t waiting_since_ns = 0;  // since the wish began or a lease was last had
-    std::deque<ObjectId> actors;   // those wished for, in order
+    int64_t waiting_since_ns = 0;  // since the request began or a lease was last had
+    std::deque<ObjectId> actors;   // those requested, in order
   };
   struct Lease {
     ProcessId worker;
@@ -319,7 +319,7 @@ class LocalScheduler {
 
   FreeResources free_;
   FreeResources left_;
-  std::vector<UnmetWish> unmet_;
+  std::vector<UnmetRequest> unmet_;
   std::map<ClaimKey, uint32_t> unmet_actors_;  // of each claim, the last so many
   uint64_t decisions_ = 0;
   std::map<ProcessId, ProcessId> processes_;  // and the job that each belongs to

@@ -73,7 +73,7 @@ class Transcript {
   }
   std::string Driver(uint64_t id) { return (*this)(ProcessJoined{ProcessId{id}, false}); }
   std::string Worker(uint64_t id) { return (*this)(ProcessJoined{ProcessId{id}, true}); }
-  std::string Wish(uint64_t process, double cpus, uint32_t count, uint32_t depth = 0) {
+  std::string Request(uint64_t process, double cpus, uint32_t count, uint32_t depth = 0) {
     return (*this)(LeasesRequested{ProcessId{process}, Cpus(cpus), count, depth});
   }
   std::string Return(uint64_t process, uint64_t lease) {
@@ -129,12 +129,12 @@ TEST(LocalScheduler, GrantsWhatFitsAndAsksForWorkersItCouldUse) {
   Transcript t(Cpus(2));
   t.show_wants = true;
   t.Driver(1);
-  EXPECT_EQ(t.Wish(1, 1, 5), "want 2; demand on");
+  EXPECT_EQ(t.Request(1, 1, 5), "want 2; demand on");
   EXPECT_EQ(t.Worker(2), "grant 1: worker 2 to 1; want 1");
   EXPECT_EQ(t.Worker(3), "grant 2: worker 3 to 1; want 0");
   EXPECT_EQ(t.Worker(4), "want 0");
   EXPECT_EQ(t.Return(1, 1), "grant 3: worker 2 to 1");
-  EXPECT_EQ(t.Wish(1, 1, 0), "demand off");
+  EXPECT_EQ(t.Request(1, 1, 0), "demand off");
   EXPECT_EQ(t.Return(1, 3), "");
   EXPECT_EQ(t.Return(1, 2), "");
   EXPECT_EQ(t.scheduler.free().Of("CPU"), 2 * kResourceUnit);
@@ -143,7 +143,7 @@ TEST(LocalScheduler, GrantsWhatFitsAndAsksForWorkersItCouldUse) {
 TEST(LocalScheduler, RefusesWhatCanNeverBe) {
   Transcript t({{"CPU", 2 * kResourceUnit}, {"gpu", kResourceUnit / 2}});
   t.Driver(1);
-  EXPECT_EQ(t.Wish(1, 64, 1),
+  EXPECT_EQ(t.Request(1, 64, 1),
             "refuse 1: the task asks for 64 CPU, but this session has only 2 in all (it has 2 CPU, 0.5 gpu); "
             "ask for less, or start it with more (num_cpus of init)");
   EXPECT_EQ(t(LeasesRequested{ProcessId{1}, {{"tpu", kResourceUnit}}, 1, 0}),
@@ -154,7 +154,7 @@ TEST(LocalScheduler, RefusesWhatCanNeverBe) {
 TEST(LocalScheduler, TellsUsersOfTheirOwnResourcesAlone) {
   Transcript t({{"CPU", 2 * kResourceUnit}, {std::string(kPythonWorker), int64_t{1} << 40}});
   t.Driver(1);
-  EXPECT_EQ(t.Wish(1, 64, 1),
+  EXPECT_EQ(t.Request(1, 64, 1),
             "refuse 1: the task asks for 64 CPU, but this session has only 2 in all (it has 2 CPU); "
             "ask for less, or start it with more (num_cpus of init)");
 }
@@ -164,9 +164,9 @@ TEST(LocalScheduler, LeasesAreRecalledUntilLentCpusAreNoLongerUsedTwice) {
   t.Driver(1);
   t.Worker(2);
   t.Worker(3);
-  t.Wish(1, 1, 2);
+  t.Request(1, 1, 2);
   EXPECT_EQ(t.Block(2), "grant 2: worker 3 to 1; demand off");
-  t.Wish(1, 1, 5);  // it never runs out of work, so nobody else asks for the lease
+  t.Request(1, 1, 5);  // it never runs out of work, so nobody else asks for the lease
   EXPECT_EQ(t.Time(10), "");
   EXPECT_EQ(t.Unblock(2), "");
   EXPECT_EQ(t.scheduler.free().Of(kCpu), -kResourceUnit);
@@ -182,8 +182,8 @@ TEST(LocalScheduler, ATaskThatSoonWaitsAgainCostsNoLease) {
   t.Driver(1);
   t.Worker(2);
   t.Worker(3);
-  t.Wish(1, 1, 1);
-  t.Wish(2, 1, 1, 1);
+  t.Request(1, 1, 1);
+  t.Request(2, 1, 1, 1);
   EXPECT_EQ(t.Block(2), "grant 2: worker 3 to 2; demand off");
   EXPECT_EQ(t.Time(10), "");
   EXPECT_EQ(t.Unblock(2), "");
@@ -201,7 +201,7 @@ TEST(LocalScheduler, AnotherLeaseIsRecalledIfTheFirstStaysBehindALongTask) {
   Transcript t(Cpus(1));
   t.Driver(1);
   for (uint64_t worker : {2, 3, 4}) t.Worker(worker);
-  t.Wish(1, 1, 3);
+  t.Request(1, 1, 3);
   t.Block(2);
   EXPECT_EQ(t.Block(3), "grant 3: worker 4 to 1; demand off");
   EXPECT_EQ(t.Unblock(2), "");
@@ -215,7 +215,7 @@ TEST(LocalScheduler, NoMoreTasksThatWaitForMemoryLendThanThereAreCpus) {
   Transcript t(Cpus(2));
   t.Driver(1);
   for (uint64_t worker = 2; worker < 8; ++worker) t.Worker(worker);
-  EXPECT_EQ(t.Wish(1, 1, 9), "grant 1: worker 2 to 1; grant 2: worker 3 to 1; demand on");
+  EXPECT_EQ(t.Request(1, 1, 9), "grant 1: worker 2 to 1; grant 2: worker 3 to 1; demand on");
   EXPECT_EQ(t(WorkerBlocked{ProcessId{2}, true}), "grant 3: worker 4 to 1");
   EXPECT_EQ(t(WorkerBlocked{ProcessId{3}, true}), "grant 4: worker 5 to 1");
   EXPECT_EQ(t(WorkerBlocked{ProcessId{4}, true}), "");
@@ -239,7 +239,7 @@ TEST(LocalScheduler, ActorsThatHoldNoCpuTakeNoPlaceAmongThoseThatLendForMemory) 
     t.Settle(1, actor);
     t(WorkerBlocked{ProcessId{actor + 1}, true});
   }
-  EXPECT_EQ(t.Wish(1, 1, 2), "grant 3: worker 4 to 1; demand on");
+  EXPECT_EQ(t.Request(1, 1, 2), "grant 3: worker 4 to 1; demand on");
   EXPECT_EQ(t(WorkerBlocked{ProcessId{4}, true}), "grant 4: worker 5 to 1; demand off");
 }
 
@@ -249,15 +249,15 @@ TEST(LocalScheduler, ABlockedWorkerLendsItsCpuAndTakesItBack) {
   t.Worker(2);
   t.Worker(3);
   t.Worker(4);
-  EXPECT_EQ(t.Wish(1, 1, 1), "grant 1: worker 2 to 1");
+  EXPECT_EQ(t.Request(1, 1, 1), "grant 1: worker 2 to 1");
   // The task on worker 2 has a child. It cannot run beside its parent, until the parent waits for it.
-  EXPECT_EQ(t.Wish(2, 1, 1, 1), "demand on; recall 1 from 1");
+  EXPECT_EQ(t.Request(2, 1, 1, 1), "demand on; recall 1 from 1");
   EXPECT_EQ(t.Block(2), "grant 2: worker 3 to 2; demand off");
   EXPECT_EQ(t.scheduler.free().Of("CPU"), 0);
   // The parent resumes while the child's lease is still held: over-committed by what was lent, and nothing is granted.
   EXPECT_EQ(t.Unblock(2), "");
   EXPECT_EQ(t.scheduler.free().Of("CPU"), -kResourceUnit);
-  EXPECT_EQ(t.Wish(1, 1, 1), "demand on");
+  EXPECT_EQ(t.Request(1, 1, 1), "demand on");
   EXPECT_EQ(t.Return(2, 2), "");
   EXPECT_EQ(t.Return(1, 1), "grant 3: worker 2 to 1; demand off");
 }
@@ -288,16 +288,16 @@ TEST(LocalScheduler, OnlyCpusAreLent) {
   t.Worker(3);
   EXPECT_EQ(t(LeasesRequested{ProcessId{1}, both, 2, 0}), "grant 1: worker 2 to 1; demand on");
   EXPECT_EQ(t.Block(2), "");
-  EXPECT_EQ(t.Wish(2, 1, 1, 1), "grant 2: worker 3 to 2");
+  EXPECT_EQ(t.Request(2, 1, 1, 1), "grant 2: worker 3 to 2");
 }
 
-TEST(LocalScheduler, DeeperWishesGoFirst) {
+TEST(LocalScheduler, DeeperRequestsGoFirst) {
   Transcript t(Cpus(1));
   t.Driver(1);
   t.Worker(2);
   t.Worker(3);
-  EXPECT_EQ(t.Wish(1, 1, 10), "grant 1: worker 2 to 1; demand on");
-  EXPECT_EQ(t.Wish(2, 1, 1, 1), "recall 1 from 1");
+  EXPECT_EQ(t.Request(1, 1, 10), "grant 1: worker 2 to 1; demand on");
+  EXPECT_EQ(t.Request(2, 1, 1, 1), "recall 1 from 1");
   EXPECT_EQ(t.Block(2), "grant 2: worker 3 to 2");
 }
 
@@ -305,9 +305,9 @@ TEST(LocalScheduler, RecallsFromTheRichestUntilBothHaveTheSame) {
   Transcript t(Cpus(4));
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 6; ++worker) t.Worker(worker);
-  t.Wish(1, 1, 100);
+  t.Request(1, 1, 100);
   ASSERT_EQ(t.scheduler.lease_count(), 4u);
-  EXPECT_EQ(t.Wish(6, 1, 100), "recall 4 from 1; recall 3 from 1");
+  EXPECT_EQ(t.Request(6, 1, 100), "recall 4 from 1; recall 3 from 1");
   EXPECT_EQ(t.Return(1, 4), "grant 5: worker 5 to 6");
   EXPECT_EQ(t.Return(1, 3), "grant 6: worker 4 to 6");
   // Now they are even: nobody is asked for more.
@@ -320,8 +320,8 @@ TEST(LocalScheduler, TakesTurnsOnOneCpu) {
   t.Worker(2);
   t.Worker(3);
   t.Time(1000);
-  t.Wish(1, 1, 10);
-  EXPECT_EQ(t.Wish(3, 1, 10), "");  // an equal waits for its turn
+  t.Request(1, 1, 10);
+  EXPECT_EQ(t.Request(3, 1, 10), "");  // an equal waits for its turn
   ASSERT_EQ(t.scheduler.next_wakeup_ns(), 1020 * kMs);
   EXPECT_EQ(t.Time(1019), "");
   EXPECT_EQ(t.Time(1020), "recall 1 from 1");
@@ -334,19 +334,19 @@ TEST(LocalScheduler, RecallsAnotherLeaseWhenTheFirstSitsBehindALongTask) {
   Transcript t(Cpus(3));
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 5; ++worker) t.Worker(worker);
-  t.Wish(1, 1, 100);
-  EXPECT_EQ(t.Wish(5, 1, 1), "recall 3 from 1");
+  t.Request(1, 1, 100);
+  EXPECT_EQ(t.Request(5, 1, 1), "recall 3 from 1");
   EXPECT_EQ(t.Time(49), "");
   EXPECT_EQ(t.Time(50), "recall 2 from 1");
   EXPECT_EQ(t.Return(1, 2), "grant 4: worker 3 to 5");
 }
 
-TEST(LocalScheduler, ALargeWishIsNotStarvedBySmallOnes) {
+TEST(LocalScheduler, ALargeRequestIsNotStarvedBySmallOnes) {
   Transcript t(Cpus(2));
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 4; ++worker) t.Worker(worker);
-  t.Wish(1, 1, 1000);
-  t.Wish(4, 2, 1);
+  t.Request(1, 1, 1000);
+  t.Request(4, 2, 1);
   // One small lease is returned at a time; without a limit the next small one would always take its place.
   std::set<uint64_t> held = {1, 2};
   uint64_t latest = 2;
@@ -362,7 +362,7 @@ TEST(LocalScheduler, ALargeWishIsNotStarvedBySmallOnes) {
   EXPECT_TRUE(served);
 }
 
-TEST(LocalScheduler, NothingIsKeptFreeForAWishThatBlockedTasksPrevent) {
+TEST(LocalScheduler, NothingIsKeptFreeForARequestThatBlockedTasksPrevent) {
   // Worker 2 holds x and waits for a child that needs a CPU. Keeping the CPU free for somebody who needs x as well
   // would be a deadlock.
   Transcript t({{"CPU", kResourceUnit}, {"x", kResourceUnit}});
@@ -372,7 +372,7 @@ TEST(LocalScheduler, NothingIsKeptFreeForAWishThatBlockedTasksPrevent) {
   t(LeasesRequested{ProcessId{1}, {{"CPU", kResourceUnit}, {"x", kResourceUnit}}, 1, 1});
   t.Block(2);
   for (uint64_t lease = 2; lease < 30; ++lease) {
-    ASSERT_EQ(t.Wish(2, 1, 1, 1), "grant " + std::to_string(lease) + ": worker 3 to 2");
+    ASSERT_EQ(t.Request(2, 1, 1, 1), "grant " + std::to_string(lease) + ": worker 3 to 2");
     t.Return(2, lease);
   }
 }
@@ -382,7 +382,7 @@ TEST(LocalScheduler, NobodyLeasesItself) {
   t.show_wants = true;
   t.Driver(1);
   t.Worker(2);
-  EXPECT_EQ(t.Wish(2, 1, 1), "want 1");
+  EXPECT_EQ(t.Request(2, 1, 1), "want 1");
   EXPECT_EQ(t.Worker(3), "grant 1: worker 3 to 2; want 0");
 }
 
@@ -390,8 +390,8 @@ TEST(LocalScheduler, AWorkerOfADeadSubmitterIsKilledAndItsResourcesFollow) {
   Transcript t(Cpus(2));
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 4; ++worker) t.Worker(worker);
-  t.Wish(1, 1, 1);
-  EXPECT_EQ(t.Wish(2, 1, 1, 1), "grant 2: worker 3 to 2");
+  t.Request(1, 1, 1);
+  EXPECT_EQ(t.Request(2, 1, 1, 1), "grant 2: worker 3 to 2");
   EXPECT_EQ(t.Lose(2), "kill 3");
   EXPECT_EQ(t.scheduler.free().Of("CPU"), kResourceUnit);  // worker 3 may still run
   EXPECT_EQ(t.Lose(3), "");
@@ -402,44 +402,44 @@ TEST(LocalScheduler, PrefersAWorkerThatTheSubmitterKnows) {
   Transcript t(Cpus(2));
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 4; ++worker) t.Worker(worker);
-  EXPECT_EQ(t.Wish(1, 1, 1), "grant 1: worker 2 to 1");
-  EXPECT_EQ(t.Wish(4, 1, 1), "grant 2: worker 3 to 4");
+  EXPECT_EQ(t.Request(1, 1, 1), "grant 1: worker 2 to 1");
+  EXPECT_EQ(t.Request(4, 1, 1), "grant 2: worker 3 to 4");
   t.Return(1, 1);
   t.Return(4, 2);
-  EXPECT_EQ(t.Wish(4, 1, 1), "grant 3: worker 3 to 4");
+  EXPECT_EQ(t.Request(4, 1, 1), "grant 3: worker 3 to 4");
 }
 
 TEST(LocalScheduler, ShapesWithoutCpusAreBoundedByTheNumberOfWorkers) {
   Transcript t(Cpus(1));
   t.show_wants = true;
   t.Driver(1);
-  EXPECT_EQ(t.Wish(1, 0, 100), "want 16");
+  EXPECT_EQ(t.Request(1, 0, 100), "want 16");
   EXPECT_EQ(t.scheduler.demand(), false);
 }
 
-TEST(LocalScheduler, GivingUpTellsEverybodyWhoseWishIsForgotten) {
+TEST(LocalScheduler, GivingUpTellsEverybodyWhoseRequestIsForgotten) {
   Transcript t(Cpus(2));
   t.Driver(1);
   t.Worker(2);
-  t.Wish(1, 1, 2);
+  t.Request(1, 1, 2);
   EXPECT_EQ(t(StartingGivenUp{"no python"}), "refuse 1: no python");
 }
 
-TEST(LocalScheduler, NothingIsRecalledFromADeeperWishThatWouldGetItBack) {
+TEST(LocalScheduler, NothingIsRecalledFromADeeperRequestThatWouldGetItBack) {
   Transcript t(Cpus(1));
   t.Driver(1);
   t.Worker(2);
   t.Worker(3);
   LeasesRequested deeper{ProcessId{2}, {{"CPU", kResourceUnit}}, 2, 1};
   EXPECT_EQ(t(deeper), "grant 1: worker 3 to 2; demand on");
-  EXPECT_EQ(t.Wish(1, 1, 1), "");
+  EXPECT_EQ(t.Request(1, 1, 1), "");
   EXPECT_EQ(t(TimePassed{1'000'000'000}), "");
 }
 
 TEST(LocalScheduler, GivingUpRefusesThoseWhoHaveNothing) {
   Transcript t(Cpus(2));
   t.Driver(1);
-  t.Wish(1, 1, 3);
+  t.Request(1, 1, 3);
   EXPECT_EQ(t(StartingGivenUp{"no python"}), "refuse 1: no python; demand off");
   EXPECT_EQ(t.Worker(2), "");
 }
@@ -452,7 +452,7 @@ TEST(LocalScheduler, AnActorTakesAWorkerForGoodAndHoldsLessOnceItIsSettled) {
   for (uint64_t worker = 2; worker <= 4; ++worker) t.Worker(worker);
   EXPECT_EQ(t.Actor(1, 7, 2, 0.5), "actor 7 on worker 2");
   EXPECT_EQ(t.scheduler.free().Of("CPU"), 0);
-  EXPECT_EQ(t.Wish(1, 1, 2), "demand on");
+  EXPECT_EQ(t.Request(1, 1, 2), "demand on");
   EXPECT_EQ(t.Time(1000), "");  // nobody recalls an actor
   EXPECT_EQ(t.Settle(1, 7), "grant 2: worker 3 to 1");
   EXPECT_EQ(t.scheduler.free().Of("CPU"), kResourceUnit / 2);
@@ -470,7 +470,7 @@ TEST(LocalScheduler, ActorsOfAHeldJobGetNoWorkersAndTasksDo) {
   t.Driver(1);
   EXPECT_EQ(t.Actor(1, 7, 1), "");
   EXPECT_EQ(t.Actor(1, 8, 1), "");
-  EXPECT_EQ(t.Wish(1, 1, 1), "want 1");
+  EXPECT_EQ(t.Request(1, 1, 1), "want 1");
   EXPECT_EQ(t.Worker(2), "grant 1: worker 2 to 1; want 0");
   EXPECT_EQ(t(ActorUnwanted{t.Id(1, 8)}), "");
   EXPECT_EQ(t(ActorsHeld{ProcessId{}, false}), "want 1");
@@ -481,10 +481,10 @@ TEST(LocalScheduler, AWorkerThatIsRetiredWhileItIsLeasedGetsNoOtherLease) {
   Transcript t(Cpus(1));
   t.Driver(1);
   t.Worker(2);
-  EXPECT_EQ(t.Wish(1, 1, 1), "grant 1: worker 2 to 1");
+  EXPECT_EQ(t.Request(1, 1, 1), "grant 1: worker 2 to 1");
   EXPECT_EQ(t(WorkerRetired{ProcessId{2}}), "");
   EXPECT_TRUE(t.scheduler.IsLeased(ProcessId{2}));
-  EXPECT_EQ(t.Wish(1, 1, 1), "demand on");
+  EXPECT_EQ(t.Request(1, 1, 1), "demand on");
   EXPECT_EQ(t.Return(1, 1), "demand off");
   EXPECT_EQ(t.Worker(3), "grant 2: worker 3 to 1");
 }
@@ -581,7 +581,7 @@ TEST(LocalScheduler, AThousandActorsLiveOnTwoCpus) {
   t.scheduler.CheckInvariants();
   EXPECT_EQ(placed, 1000u);
   EXPECT_EQ(worker, 1002u);  // one each
-  EXPECT_EQ(t.Wish(1, 1, 2), "");
+  EXPECT_EQ(t.Request(1, 1, 2), "");
   EXPECT_EQ(t.Worker(5000), "grant 1001: worker 5000 to 1");
 }
 
@@ -627,11 +627,11 @@ TEST(LocalScheduler, ActorsThatKeepTheirCpusGetNoWorkersInAdvance) {
   EXPECT_EQ(t.Worker(2), "actor 1 on worker 2; want 0");
 }
 
-TEST(LocalScheduler, AnActorWishRecallsLeases) {
+TEST(LocalScheduler, AnActorRequestRecallsLeases) {
   Transcript t(Cpus(2));
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 4; ++worker) t.Worker(worker);
-  t.Wish(1, 1, 100);
+  t.Request(1, 1, 100);
   EXPECT_EQ(t.Actor(1, 7, 1), "recall 2 from 1");
   EXPECT_EQ(t.Return(1, 2), "actor 7 on worker 3");
   // The stream of tasks and the actors take turns: each settled actor is no longer held against its creator.
@@ -646,7 +646,7 @@ TEST(LocalScheduler, ABlockedActorLendsItsCpusAlsoWhileItSettles) {
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 5; ++worker) t.Worker(worker);
   EXPECT_EQ(t.Actor(1, 7, 2, 1), "actor 7 on worker 2");
-  EXPECT_EQ(t.Wish(2, 1, 1, 1), "demand on");
+  EXPECT_EQ(t.Request(2, 1, 1, 1), "demand on");
   EXPECT_EQ(t.Block(2), "grant 2: worker 3 to 2; demand off");
   EXPECT_EQ(t.Settle(1, 7), "");
   EXPECT_EQ(t.scheduler.free().Of("CPU"), kResourceUnit);  // of two, one is held by the child, the actor's is lent
@@ -654,7 +654,7 @@ TEST(LocalScheduler, ABlockedActorLendsItsCpusAlsoWhileItSettles) {
   EXPECT_EQ(t.scheduler.free().Of("CPU"), 0);
 }
 
-TEST(LocalScheduler, ActorWishesAreWithdrawnAndVanishWithTheirCreator) {
+TEST(LocalScheduler, ActorRequestsAreWithdrawnAndVanishWithTheirCreator) {
   Transcript t(Cpus(1));
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 3; ++worker) t.Worker(worker);
@@ -676,7 +676,7 @@ TEST(LocalScheduler, TheActorsOfALostCreatorKeepTheirWorkers) {
   Transcript t(Cpus(2));
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 4; ++worker) t.Worker(worker);
-  t.Wish(1, 1, 1);
+  t.Request(1, 1, 1);
   EXPECT_EQ(t.Actor(2, 5, 1, 0), "actor 5 on worker 3");
   EXPECT_EQ(t.Lose(2), "");
   EXPECT_EQ(t.Settle(2, 5), "");
@@ -688,9 +688,9 @@ TEST(LocalScheduler, WorkersWithoutCpusThatBlockMakeRoomForTheirChildren) {
   t.Driver(1);
   uint64_t worker = 2;
   for (; worker < 18; ++worker) t.Worker(worker);
-  t.Wish(1, 0, 16);
+  t.Request(1, 0, 16);
   t.show_wants = true;
-  EXPECT_EQ(t.Wish(2, 0, 1, 1), "demand on");
+  EXPECT_EQ(t.Request(2, 0, 1, 1), "demand on");
   EXPECT_EQ(t.Block(2), "want 1; demand off");
 }
 
@@ -759,7 +759,7 @@ TEST(LocalScheduler, ALargeActorIsNotStarvedBySmallTasks) {
   Transcript t(Cpus(4));
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 8; ++worker) t.Worker(worker);
-  t.Wish(1, 1, 1000);
+  t.Request(1, 1, 1000);
   t.Actor(8, 1, 4, 0);
   std::deque<uint64_t> held = {1, 2, 3, 4};
   uint64_t latest = 4;
@@ -779,8 +779,8 @@ TEST(LocalScheduler, TwoSubmittersOfManyShortLeasesAlternate) {
   Transcript t(Cpus(1));
   t.Driver(1);
   for (uint64_t worker = 2; worker <= 3; ++worker) t.Worker(worker);
-  t.Wish(1, 1, 50);
-  t.Wish(3, 1, 50);
+  t.Request(1, 1, 50);
+  t.Request(3, 1, 50);
   std::map<uint64_t, int> turns;
   uint64_t holder = 1;
   for (uint64_t lease = 1; lease <= 40; ++lease) {
@@ -854,7 +854,7 @@ class RandomSession {
     }
   }
 
-  // Nobody crashes any more, everybody returns what he holds when asked or done: every wish must be served.
+  // Nobody crashes any more, everybody returns what he holds when asked or done: every request must be served.
   void Drain() {
     for (int i = 0; i < 2000; ++i) {
       now_ += 30 * kMs;

@@ -6,7 +6,7 @@
 // Checked besides what simulation.h says of tasks and references: a number is given to one node only; what others may
 // start again does not run on a node that was declared dead; messages between nodes come once and in order, and are
 // kept within bounds; after healing every machine is a node again, and the program ends; at rest no node holds a lease,
-// a wish or a message, and nothing stands still.
+// a request or a message, and nothing stands still.
 //
 // A seed gives the same run every time. Called by cluster_simulator_test.
 #pragma once

@@ -378,7 +378,7 @@ void SimulatedNode::CheckRest() const {
   if (member_.frozen()) world_.Fail(node + " stands still");
   if (member_.kept_messages() > 0) world_.Fail(node + " keeps messages to other nodes");
   if (!is_head()) return;
-  if (scheduler()->wish_count() != 0) world_.Fail("at rest, the head still knows wishes");
+  if (scheduler()->request_count() != 0) world_.Fail("at rest, the head still knows requests");
   if (head_->waiting_changes() > 0) world_.Fail("at rest, changes wait for the control store");
   if (const size_t known = head_->membership()->members().size(); known != world_.cluster->machines.size()) {
     world_.Fail("at rest, the head knows " + std::to_string(known) + " nodes");
@@ -395,7 +395,7 @@ std::string SimulatedNode::Describe() const {
     text += ", keeps " + std::to_string(member_.KeptBytes(node)) + " bytes for " + std::to_string(node.value);
   }
   if (is_head()) {
-    text += ", wishes " + std::to_string(scheduler()->wish_count());
+    text += ", requests " + std::to_string(scheduler()->request_count());
     text += ", changes " + std::to_string(head_->waiting_changes());
   }
   return text + "\n";

@@ -174,15 +174,15 @@ ProcessFact SimulatedProcess::FactOfSelf() {
   return fact;
 }
 
-void SimulatedProcess::AnswerWhy(ProcessId asker, ObjectId subject, uint64_t request) {
+void SimulatedProcess::AnswerWhy(ProcessId requester, ObjectId subject, uint64_t request) {
   int64_t delay = world.random.Chance(60)
                       ? static_cast<int64_t>(world.random.Below(static_cast<uint64_t>(world.slow_answer_ns) + 1))
                       : 0;
-  world.Later(this, delay, Happening::kAskWhy, [this, asker, subject, request] {
+  world.Later(this, delay, Happening::kAskWhy, [this, requester, subject, request] {
     Drain();  // a reply that lies in a ring is known to who reads the answer
     PeerMessage answer{.kind = PeerMessageKind::kWhy, .id = subject, .count = request};
     answer.bytes = subject.index == 0 ? EncodeFact(FactOfSelf()) : EncodeFact(owner.Explain(subject));
-    Route(asker, answer);
+    Route(requester, answer);
     Flush();
   });
 }

@@ -49,20 +49,21 @@ void Fields(V& v, NodeLoad& m) {
   v(m.placements_seen, m.available, m.free_gpus, m.leases);
 }
 template <class V>
-void Fields(V& v, WishSent& m) {
-  v(m.wish, m.process, m.job, m.shape, m.count, m.depth, m.placed_heard, m.actor, m.to_hold, m.class_name, m.withdrawn);
+void Fields(V& v, LeaseRequest& m) {
+  v(m.request, m.process, m.job, m.shape, m.count, m.depth, m.assigned_heard, m.actor, m.to_hold, m.class_name,
+    m.withdrawn);
 }
 template <class V>
 void Fields(V& v, WorkAssigned& m) {
-  v(m.asker, m.wish, m.placement, m.process, m.job, m.shape, m.count, m.depth, m.actor, m.to_hold, m.class_name);
+  v(m.requester, m.request, m.placement, m.process, m.job, m.shape, m.count, m.depth, m.actor, m.to_hold, m.class_name);
 }
 template <class V>
-void Fields(V& v, WishServed& m) {
-  v(m.wish, m.count);
+void Fields(V& v, RequestAssigned& m) {
+  v(m.request, m.count);
 }
 template <class V>
-void Fields(V& v, WishRefused& m) {
-  v(m.wish, m.for_ever, m.why);
+void Fields(V& v, RequestRefused& m) {
+  v(m.request, m.for_ever, m.why);
 }
 template <class V>
 void Fields(V& v, JobDescribed& m) {
@@ -150,7 +151,7 @@ void Fields(V& v, ConstructActor& m) {
 }
 template <class V>
 void Fields(V& v, WorkDeclined& m) {
-  v(m.asker, m.wish, m.placement, m.count);
+  v(m.requester, m.request, m.placement, m.count);
 }
 template <class V>
 void Fields(V& v, NameAsked& m) {

@@ -100,14 +100,14 @@ struct NodeLoad {  // to the head, when it has changed (NodeReported)
   std::vector<int64_t> free_gpus;
   uint32_t leases = 0;
 };
-struct WishSent {  // to the head: what this node cannot serve itself (WorkWished)
-  uint64_t wish = 0;
+struct LeaseRequest {  // to the head: what this node cannot serve itself (WorkRequested)
+  uint64_t request = 0;
   ProcessId process;
   ProcessId job;
   ResourceAmounts shape;
   uint32_t count = 0;  // besides what was heard; 0: all of it is on its way
   uint32_t depth = 0;
-  int64_t placed_heard = 0;
+  int64_t assigned_heard = 0;
   // Of one actor that wants a worker; the shape is what it needs to start.
   ObjectId actor;
   ResourceAmounts to_hold;
@@ -115,24 +115,24 @@ struct WishSent {  // to the head: what this node cannot serve itself (WorkWishe
   uint8_t withdrawn = 0;
 };
 struct WorkAssigned {  // from the head to the node that is to grant (PlaceWork)
-  NodeNumber asker;
-  uint64_t wish = 0;
+  NodeNumber requester;
+  uint64_t request = 0;
   uint64_t placement = 0;
   ProcessId process;
   ProcessId job;
   ResourceAmounts shape;
   uint32_t count = 0;
   uint32_t depth = 0;
-  ObjectId actor;  // as in WishSent; its home is the asker
+  ObjectId actor;  // as in LeaseRequest; its home is the requester
   ResourceAmounts to_hold;
   std::string class_name;
 };
-struct WishServed {  // from the head to the asker: so many leases are on their way (negative: no longer)
-  uint64_t wish = 0;
+struct RequestAssigned {  // from the head to the requester: so many leases are on their way (negative: no longer)
+  uint64_t request = 0;
   int64_t count = 0;
 };
-struct WishRefused {  // from the head to the asker
-  uint64_t wish = 0;
+struct RequestRefused {  // from the head to the requester
+  uint64_t request = 0;
   uint8_t for_ever = 0;  // 0: it goes on waiting, as a node that can serve it may join
   std::string why;
 };
@@ -233,8 +233,8 @@ struct ConstructActor {  // from the home of a detached actor, which has what it
   std::string recipe;
 };
 struct WorkDeclined {  // to the head: what it assigned does not fit here any more (PlacementRefused)
-  NodeNumber asker;
-  uint64_t wish = 0;
+  NodeNumber requester;
+  uint64_t request = 0;
   uint64_t placement = 0;
   uint32_t count = 0;
 };
@@ -342,13 +342,13 @@ struct HoldsOver {  // of what was told: no longer
 
 using NodeMessage =
     std::variant<std::monostate, NodeJoins, NodeAccepted, NodeRefused, NodeBeat, BeatConfirmed, NodeAppeared,
-                 NodeVanished, NodeGoodbye, NodeLoad, WishSent, WorkAssigned, WishServed, WishRefused, JobDescribed,
-                 ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, SourcesWanted, SourcesTold,
-                 CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted, ChunkDenied,
-                 ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked, NameAnswered,
-                 NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold, FlowTaken,
-                 ChunksCut, ProgramPieceWanted, ProgramPiece, ProgramDenied, ChannelBroken, JoinLater, NodeUnreachable,
-                 NodeReachable, ProgramReplaced, HeldAsked, HeldTold, HoldsOver>;
+                 NodeVanished, NodeGoodbye, NodeLoad, LeaseRequest, WorkAssigned, RequestAssigned, RequestRefused,
+                 JobDescribed, ForProcess, FromProcess, RoutedAcross, ProcessVanished, ChannelWanted, SourcesWanted,
+                 SourcesTold, CopiesDropped, CopyChanged, HoldingsWanted, HoldingsTold, ChunkWanted, ChunkUnwanted,
+                 ChunkDenied, ActorOffered, ActorNotPlaced, EndActorWorker, ConstructActor, WorkDeclined, NameAsked,
+                 NameAnswered, NameReleased, JobEnded, AskNodes, NodesTold, NodesListed, DetachedHeld, DetachedTold,
+                 FlowTaken, ChunksCut, ProgramPieceWanted, ProgramPiece, ProgramDenied, ChannelBroken, JoinLater,
+                 NodeUnreachable, NodeReachable, ProgramReplaced, HeldAsked, HeldTold, HoldsOver>;
 
 std::string EncodeNodeMessage(const NodeMessage& message);
 NodeMessage DecodeNodeMessage(std::string_view bytes);
