@@ -330,12 +330,12 @@ class HeadsMemberTest : public MemberTest {
     head.LinkMessage(link, EncodeNodeMessage(message), now);
     return world.Take();
   }
-  Member head{Configured({}), world, world, &world};
+  Member head{Configured({}), world, world};
 };
 
 TEST_F(HeadsMemberTest, JoinsTheHeadOfItsOwnNode) {
+  ASSERT_TRUE(head.Start(now, &world));
   EXPECT_FALSE(head.LinkAccepted(10, {.purpose = static_cast<uint8_t>(LinkPurpose::kJoin)}, now));
-  ASSERT_TRUE(head.Start(now));
   EXPECT_EQ(world.Take(), "head hears over 1 joins as me was 0");
   EXPECT_EQ(Tell(Member::kOwnLink, Appeared(1)), "");
   EXPECT_EQ(Tell(Member::kOwnLink, NodeAccepted{{1}, {1}, 1, 1, 6 * kSecond}), "joined as 1");
@@ -348,7 +348,7 @@ TEST_F(HeadsMemberTest, JoinsTheHeadOfItsOwnNode) {
 }
 
 TEST_F(HeadsMemberTest, TalksToMembersOverTheLinksThatTheyJoinBy) {
-  ASSERT_TRUE(head.Start(now));
+  ASSERT_TRUE(head.Start(now, &world));
   Tell(Member::kOwnLink, NodeAccepted{{1}, {1}, 1, 1, 6 * kSecond});
   ASSERT_TRUE(head.LinkAccepted(10, {.purpose = static_cast<uint8_t>(LinkPurpose::kJoin)}, now));
   EXPECT_EQ(Hear(10, NodeJoins{.name = "two"}), "head hears over 10 joins as two was 0");
