@@ -130,11 +130,12 @@ TEST_F(LogFileTest, AFullDiskLeavesNoHalfLinesAndIsTriedAgain) {
 TEST_F(LogFileTest, WithoutRotationItDoesNotGrowEither) {
   LogFile log = Open(10);
   ASSERT_TRUE(log.Append("line 0\n").ok());
-  fs::create_directories(Path("node-1.log.1/in the way"));
+  std::ofstream(Path("node-1.log.2")) << "older";
+  fs::create_directories(Path("node-1.log.3/in the way"));
   EXPECT_FALSE(log.Append("line 1\n").ok());
   EXPECT_FALSE(log.Append("line 2\n").ok());
   EXPECT_LE(fs::file_size(Path("node-1.log")), 10u);
-  fs::remove_all(Path("node-1.log.1"));
+  fs::remove_all(Path("node-1.log.3"));
   ASSERT_TRUE(log.Append("line 3\n").ok());
   EXPECT_EQ(Text(Path("node-1.log")), "line 3\n");
 }

@@ -51,15 +51,16 @@ std::optional<LogLevel> ParseLogLevel(std::string_view name) {
 
 std::string EscapedForLog(std::string_view text, size_t most_bytes, bool blanks) {
   std::string result;
+  size_t cut = 0;  // the most of it that leaves room for the dots
   while (!text.empty()) {
     uint32_t code = 0;
     const size_t decoded = DecodeUtf8(text, &code), size = std::max<size_t>(decoded, 1);
     const bool plain = decoded > 0 && IsPrintable(code) && code != '\\' && (blanks || code != ' ');
     std::string piece;
     for (const char c : text.substr(0, size)) piece += plain ? std::string(1, c) : EscapedByte(c);
-    // Room for the dots is kept, unless this is the end.
-    if (result.size() + piece.size() + (text.size() > size ? 3 : 0) > most_bytes) return result + "...";
     result += piece;
+    if (result.size() > most_bytes) return result.substr(0, cut) + "...";
+    if (result.size() + 3 <= most_bytes) cut = result.size();
     text.remove_prefix(size);
   }
   return result;
