@@ -48,6 +48,14 @@ def test_message_table_agrees_with_the_code():
     assert table == code
 
 
+def test_every_environment_variable_is_described():
+    sources = [*ROOT.glob("src/**/*.cc"), *ROOT.glob("src/**/*.h"), *ROOT.glob("python/weft/**/*.py")]
+    used = {name for source in sources for name in re.findall(r'"(WEFT_[A-Z0-9_]+)', source.read_text())}
+    assert used >= {"WEFT_LOG_LEVEL", "WEFT_SIM_SEED", "WEFT_PRELOAD"}, "they are found at all"
+    described = set(re.findall(r"WEFT_[A-Z0-9_]+", (ROOT / "docs/debugging.md").read_text()))
+    assert not used - described
+
+
 def test_the_example_of_the_readme_runs(tmp_path):
     snippet = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)[1]
     program = tmp_path / "example.py"
