@@ -55,6 +55,8 @@ class Head final : private Member::HeadSide, private HeadLedger::Host {
 
   // Begins to lead; the host hears of the outcome.
   void Start() { ledger_.Start(); }
+  // Its node ends.
+  void Stop() { ledger_.Stop(); }
   // For an orderly end: another may lead at once. False: it does not lead.
   bool Resign() { return ledger_.Resign(); }
 

@@ -86,6 +86,8 @@ class HeadLedger {
   // Records from which code is run: they are sealed.
   void CommitSealed(WriteBatch batch, std::function<void()> then, Waits waits = nullptr);
 
+  // From now on nothing is written, and the store's answers are ignored: the host ends.
+  void Stop() { lost_ = true; }
   // For an orderly end: another may lead at once. False: there is nothing to resign from.
   bool Resign();
 

@@ -237,6 +237,14 @@ TEST_F(HeadTest, WaitsForTheMembersOfAnEarlierHead) {
   EXPECT_EQ(life->Stored(), "to 10 vanished 3; gone 3");
 }
 
+TEST_F(HeadTest, IgnoresTheStoreOnceItsNodeEnds) {
+  Lead();
+  Join(10, "two");
+  life->head.Stop();
+  EXPECT_EQ(life->Stored(), "");
+  EXPECT_FALSE(life->member.Knows({2}));
+}
+
 TEST_F(HeadTest, EndsWhenAnotherLeads) {
   Lead();
   auto former = std::move(life);

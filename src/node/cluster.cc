@@ -68,7 +68,10 @@ Cluster::Cluster(EventLoop& loop, const LastingNodeOptions& options, Host& host)
       settings_(SettingsOf(options)),
       member_(ConfigOf(options, settings_), *this, host) {}
 
-Cluster::~Cluster() = default;
+Cluster::~Cluster() {
+  // The end of the store still calls back for what it has written; the daemon is half gone by then.
+  if (head_) head_->Stop();
+}
 
 Result<std::unique_ptr<Cluster>> Cluster::Create(EventLoop& loop, const LastingNodeOptions& options, Host& host) {
   std::unique_ptr<Cluster> cluster(new Cluster(loop, options, host));

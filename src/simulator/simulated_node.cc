@@ -91,6 +91,7 @@ void SimulatedNode::End() {
     if (stream.pointer) world_.cluster->network.Close(stream.pointer, stream.side, NetworkFault::kCrash);
   }
   if (daemon_) daemon_->End();
+  if (head_) head_->Stop();
 }
 
 bool SimulatedNode::MayAppear(NodeNumber node) const {
