@@ -5,6 +5,7 @@
 
 #include "simulator/simulated_cluster.h"
 #include "simulator/world.h"
+#include "wire/node_messages.h"
 
 namespace weft::core {
 namespace {
@@ -90,6 +91,12 @@ void SimulatedNetwork::Send(const StreamPointer& stream, int from, Parcel parcel
 
 // A planned fault may strike the message that is about to be sent; the result is an extra delay.
 int64_t SimulatedNetwork::Strike(const StreamPointer& stream, int from, size_t kind) {
+  // It is sent so rarely that a plan hardly ever meets it: most nodes that are refused are told to come back later.
+  static const size_t kRefused = NodeMessage(NodeRefused{}).index();
+  if (kind == kRefused && world_.random.Chance(40)) {
+    planned.push_back(
+        {kind, static_cast<NetworkFault>(world_.random.Below(static_cast<uint64_t>(NetworkFault::kCount)))});
+  }
   for (size_t i = 0; i < planned.size(); ++i) {
     if (planned[i].kind != kind || planned[i].after-- > 0) continue;
     const NetworkFault fault = planned[i].fault;
