@@ -190,6 +190,15 @@ void SimulatedCluster::Trouble(size_t machine, int64_t until_ns) {
 void SimulatedCluster::NumberGiven(NodeNumber node, size_t machine) {
   if (!given_.emplace(node, machine).second)
     world_.Fail("the number " + std::to_string(node.value) + " was given to two nodes");
+  // Else a head that comes after this one gives the number away once more.
+  const auto records = storage->Read();
+  const bool written = std::any_of(records.begin(), records.end(), [node](const StoredRecord& record) {
+    const auto known = Decode<NodeRecord>(record);
+    return known && known->number == node.value;
+  });
+  if (!written && !IsDeclaredDead(node) && !world_.options.cluster_loses_writes) {
+    world_.Fail("node " + std::to_string(node.value) + " has its number before the control store does");
+  }
 }
 
 // From now on others act upon it.
