@@ -252,12 +252,12 @@ def test_a_folder_of_another_user(nodes):
         make()
         done = nodes.run("start", "--head", "--port=0", check=False)
         assert done.returncode == 1 and why in done.stderr
-        shown = nodes.shown(check=False)
-        assert shown.returncode == 1 and "there is no log of a node daemon" in shown.stderr
+        shown = nodes.shown("--session", "1", check=False)
+        assert shown.returncode == 1 and "has the node daemon or driver 1" in shown.stderr
     os.chown(folder, os.geteuid(), os.getegid())
     (folder / "node-1.log").unlink()
     (folder / "node-1.log").symlink_to(secret)
-    shown = nodes.shown(check=False)
+    shown = nodes.shown("--session", "1", check=False)
     assert shown.returncode == 1 and "precious" not in shown.stdout
 
 
