@@ -1,7 +1,7 @@
 // NodeCore in a cluster: what it does for processes of other nodes, and what other nodes do for its own. Work that
 // stands still while this node is cut off; what the head is told and asked.
 //
-// A node that is cut off from the head may be taken for dead there, or not; it cannot know (head/node_lease.h). What
+// A node that is cut off from the head may be taken for dead there, or not; it cannot know (cluster/node_lease.h). What
 // others would then start elsewhere (all that runs for programs of other nodes, actors whose home is another node,
 // tasks of processes of other nodes) is stopped before that can happen, and goes on when the head has confirmed that
 // the node is a member. Otherwise the node ends, and all its processes with it. What belongs to programs of this node
