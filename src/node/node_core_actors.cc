@@ -17,7 +17,7 @@ void NodeCore::Handle(LocalProcess& process, CreateActor& message) {
 }
 
 void NodeCore::Handle(LocalProcess& process, HandOverActor& message) {
-  if (!links_) return io_.Refuse(process.id, "entrusted an actor, which only processes of a cluster do");
+  if (!links_) return io_.Refuse(process.id, "handed over an actor, which only processes of a cluster do");
   AskHead(process, message);
 }
 

@@ -6,7 +6,7 @@
 // by the same rules as after the end of their worker, and never while the one before may still live. Callers go on
 // meanwhile: they have their own connections to the workers, and hear nothing of it.
 //
-// What a head loses: an actor that is still being created when it dies, since its creator has not entrusted it yet.
+// What a head loses: an actor that is still being created when it dies, since its creator has not handed it over yet.
 #include <algorithm>
 #include <cstdio>
 
